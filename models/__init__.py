@@ -1,0 +1,1 @@
+"""Models: configuration, megatron-core building, experts, baselines, counting."""

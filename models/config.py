@@ -1,0 +1,113 @@
+"""The shape of a model, without torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+ExpertBackend = Literal["sequential", "te_grouped", "te_fused"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A Mixtral-like decoder: `num_blocks` times (attention, experts), RMSNorm before each.
+
+    Megatron's names where a field maps to one of its own.
+    """
+
+    num_blocks: int = 4
+    """Blocks; each is one attention and one expert (or dense) layer: megatron's `*E` or `*-`."""
+    hidden_size: int = 128
+    """Width of the residual stream."""
+    num_attention_heads: int = 4
+    """Query heads; `hidden_size / num_attention_heads` is the width of one."""
+    num_query_groups: int = 4
+    """Key/value heads (grouped-query attention); divides the query heads."""
+    num_moe_experts: int = 4
+    """Experts of each layer; 0 makes the layer dense."""
+    moe_router_topk: int = 2
+    """Experts that each token visits."""
+    moe_ffn_hidden_size: int = 256
+    """Inner width of one expert (SwiGLU: three matrices)."""
+    ffn_hidden_size: int = 512
+    """Inner width of the layer when it is dense (`num_moe_experts` 0)."""
+    moe_aux_loss_coeff: float = 1e-3
+    """Weight of the load-balance loss over the global batch. 0 lets experts collapse."""
+    moe_z_loss_coeff: float = 1e-3
+    """Weight of the router's z-loss (mean squared log-sum-exp of its logits)."""
+    dropout: float = 0.1
+    """Dropout on the embedding and on both residual branches."""
+    rotary_base: int = 10_000
+    """Base of the rotary position embedding."""
+    share_embeddings_and_output_weights: bool = False
+    """Tie the output matrix to the embedding."""
+    layernorm_epsilon: float = 1e-5
+    """RMSNorm epsilon."""
+    init_method_std: float = 0.02
+    """Standard deviation of initial weights; residual outputs are scaled down by depth."""
+    stem_kmer_orders: tuple[int, ...] = ()
+    """Orders k of the k-mer embeddings added to the letter embedding; () for none."""
+    stem_kmer_buckets: int = 4096
+    """Rows of one k-mer table. k-mers are numbered exactly where 4^k fits, hashed above."""
+    stem_conv_width: int = 0
+    """Taps of the causal depthwise convolution over the embedding; 0 for none."""
+    make_vocab_size_divisible_by: int = 32
+    """The vocabulary is padded to a multiple of this; padding counts in the softmax."""
+    expert_backend: ExpertBackend = "sequential"
+    """`sequential` is the reference and the CPU's; the others need Transformer Engine."""
+
+    def __post_init__(self) -> None:
+        """Refuse shapes that no model can have."""
+        _require(self.num_blocks >= 1, "num-blocks", self.num_blocks, "1 or more")
+        _require(
+            self.hidden_size % self.num_attention_heads == 0
+            and (self.hidden_size // self.num_attention_heads) % 2 == 0,
+            "num-attention-heads",
+            self.num_attention_heads,
+            f"a divisor of hidden-size {self.hidden_size} that leaves an even head width",
+        )
+        _require(
+            self.num_query_groups >= 1 and self.num_attention_heads % self.num_query_groups == 0,
+            "num-query-groups",
+            self.num_query_groups,
+            f"a divisor of num-attention-heads {self.num_attention_heads}",
+        )
+        _require(self.num_moe_experts >= 0, "num-moe-experts", self.num_moe_experts, "0 or more")
+        if self.num_moe_experts:
+            _require(
+                1 <= self.moe_router_topk <= self.num_moe_experts,
+                "moe-router-topk",
+                self.moe_router_topk,
+                f"1 to {self.num_moe_experts} (the experts)",
+            )
+        _require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "0 to below 1")
+        _require(self.stem_conv_width >= 0, "stem-conv-width", self.stem_conv_width, "0 or more")
+        _require(
+            all(1 <= k <= 16 for k in self.stem_kmer_orders),
+            "stem-kmer-orders",
+            self.stem_kmer_orders,
+            "orders between 1 and 16",
+        )
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether the feed-forward layers are experts."""
+        return self.num_moe_experts > 0
+
+    @property
+    def kv_channels(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def layer_pattern(self) -> str:
+        """megatron's hybrid pattern: one symbol a layer."""
+        return ("*E" if self.is_moe else "*-") * self.num_blocks
+
+    def padded_vocab_size(self, vocab_size: int) -> int:
+        """Round a vocabulary up to the padded one that the softmax runs over."""
+        unit = self.make_vocab_size_divisible_by
+        return -(-vocab_size // unit) * unit
+
+
+def _require(condition: bool, field: str, value: object, wanted: str) -> None:
+    if not condition:
+        raise ValueError(f"model.{field} is {value}: use {wanted}")

@@ -1,0 +1,1 @@
+"""Process groups, expert-parallel and sharded wrapping, the CPU engine, the memory plan."""
