@@ -1,0 +1,1 @@
+"""From sequence files to training rows: reading, cleaning, splitting, sharding and sample order."""
