@@ -15,6 +15,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from genomoe.models import names
 from genomoe.models.balance import LoadBalance
 from genomoe.models.config import ModelConfig
+from genomoe.models.conv_norm import ConvNorm
+from genomoe.models.document_positions import DocumentPositions
 from genomoe.models.dropout import EmbeddingDropout, SampleDropout, bias_dropout_add
 from genomoe.models.initialize import initialize
 from genomoe.models.spec import name_scheme, stack_spec
@@ -149,10 +151,12 @@ def build_model(
         hybrid_layer_pattern=config.layer_pattern,
         position_embedding_type="rope",
         rotary_base=config.rotary_base,
+        # megatron divides positions by this factor.
+        seq_len_interpolation_factor=1.0 / config.rotary_position_scale,
         share_embeddings_and_output_weights=config.share_embeddings_and_output_weights,
         pg_collection=groups,
     )
-    _install_stem(module, config, letters)
+    _install_looking_back(module, config, letters)
     dropout = _install_dropout(module, config, seed)
     balance = _install_balance(module, config, device)
     module.to(device=device, dtype=dtype)
@@ -167,17 +171,30 @@ def build_model(
     )
 
 
-def _install_stem(module: Any, config: ModelConfig, letters: LetterIds) -> None:
-    if config.stem_kmer_orders or config.stem_conv_width:
-        module.embedding.word_embeddings = LetterStem(
-            module.embedding.word_embeddings,
+def _install_looking_back(module: Any, config: ModelConfig, letters: LetterIds) -> None:
+    """Put in the k-mer stem and the convolutions, which must know where documents start."""
+    if not config.stem_kmer_orders and not config.conv_width:
+        return
+    positions = DocumentPositions(letters.bos)
+    module.embedding.word_embeddings = LetterStem(
+        module.embedding.word_embeddings,
+        hidden_size=config.hidden_size,
+        kmer_orders=config.stem_kmer_orders,
+        kmer_buckets=config.stem_kmer_buckets,
+        first_letter_id=letters.first_letter,
+        positions=positions,
+    )
+    if not config.conv_width:
+        return
+    for symbol, layer in zip(config.layer_pattern, module.decoder.layers, strict=True):
+        branch = "input_layernorm" if symbol == "*" else "pre_mlp_layernorm"
+        norm = ConvNorm(
+            getattr(layer, branch),
             hidden_size=config.hidden_size,
-            kmer_orders=config.stem_kmer_orders,
-            kmer_buckets=config.stem_kmer_buckets,
-            conv_width=config.stem_conv_width,
-            bos_id=letters.bos,
-            first_letter_id=letters.first_letter,
+            width=config.conv_width,
+            positions=positions,
         )
+        setattr(layer, branch, norm)
 
 
 def _install_dropout(module: Any, config: ModelConfig, seed: int) -> SampleDropout:

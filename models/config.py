@@ -1,9 +1,12 @@
 """The shape of a model, without torch."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 ExpertBackend = Literal["sequential", "te_grouped", "te_fused"]
+
+CODON_PHASE = 2.0 * math.pi / 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,9 @@ class ModelConfig:
     """Dropout on the embedding and on both residual branches."""
     rotary_base: int = 10_000
     """Base of the rotary position embedding."""
+    rotary_position_scale: float = 1.0
+    """Positions are multiplied by this before rotation. `CODON_PHASE` (2 pi / 3) gives the
+    fastest pair the period of a codon, which coding sequence rewards."""
     share_embeddings_and_output_weights: bool = False
     """Tie the output matrix to the embedding."""
     layernorm_epsilon: float = 1e-5
@@ -47,8 +53,8 @@ class ModelConfig:
     """Orders k of the k-mer embeddings added to the letter embedding; () for none."""
     stem_kmer_buckets: int = 4096
     """Rows of one k-mer table. k-mers are numbered exactly where 4^k fits, hashed above."""
-    stem_conv_width: int = 0
-    """Taps of the causal depthwise convolution over the embedding; 0 for none."""
+    conv_width: int = 0
+    """Taps of the causal depthwise convolution after the norm of every layer; 0 for none."""
     make_vocab_size_divisible_by: int = 32
     """The vocabulary is padded to a multiple of this; padding counts in the softmax."""
     expert_backend: ExpertBackend = "sequential"
@@ -79,7 +85,9 @@ class ModelConfig:
                 f"1 to {self.num_moe_experts} (the experts)",
             )
         _require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "0 to below 1")
-        _require(self.stem_conv_width >= 0, "stem-conv-width", self.stem_conv_width, "0 or more")
+        _require(self.conv_width >= 0, "conv-width", self.conv_width, "0 or more")
+        scale = self.rotary_position_scale
+        _require(scale > 0, "rotary-position-scale", scale, "a number above 0")
         _require(
             all(1 <= k <= 16 for k in self.stem_kmer_orders),
             "stem-kmer-orders",

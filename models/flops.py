@@ -15,8 +15,8 @@ class ParameterCount:
     """Parameters by where they live, which decides how they are sharded.
 
     Attributes:
-        embedding: Letter embedding, k-mer tables, convolution, output matrix.
-        dense: Attention, norms, router, dense feed-forward layers.
+        embedding: Letter embedding, k-mer tables, output matrix.
+        dense: Attention, norms, convolutions, router, dense feed-forward layers.
         experts: All experts of all layers.
         active: What one token touches: everything but the experts it does not visit.
     """
@@ -37,11 +37,12 @@ def count_parameters(config: ModelConfig, vocab_size: int) -> ParameterCount:
     hidden, blocks = config.hidden_size, config.num_blocks
     vocab = config.padded_vocab_size(vocab_size)
     embedding = vocab * hidden * (1 if config.share_embeddings_and_output_weights else 2)
-    embedding += sum(kmer_rows(k, config.stem_kmer_buckets) for k in config.stem_kmer_orders) * hidden
-    embedding += config.stem_conv_width * hidden
+    for order in config.stem_kmer_orders:
+        embedding += kmer_rows(order, config.stem_kmer_buckets) * hidden
     key_value = config.num_query_groups * config.kv_channels
     attention = hidden * (hidden + 2 * key_value) + hidden * hidden
-    dense = blocks * (attention + 2 * hidden) + hidden  # two norms a block, one at the end
+    norms = 2 * hidden * (1 + config.conv_width)  # two a block, each with its convolution
+    dense = blocks * (attention + norms) + hidden
     if not config.is_moe:
         dense += blocks * 3 * hidden * config.ffn_hidden_size
         return ParameterCount(

@@ -22,10 +22,9 @@ def initialize(
     scheme: names.NameScheme,
     experts: names.ExpertSlice,
 ) -> None:
-    """Fill the parameters: norms 1, convolution 0, matrices normal.
+    """Fill the parameters: norms 1, everything else normal.
 
-    Outputs of residual branches are scaled by 1 / sqrt(2 * blocks) (Radford et al. 2019, GPT-2),
-    k-mer tables by 1 / sqrt(number of tables) so that their sum starts as large as a letter.
+    Outputs of residual branches are scaled by 1 / sqrt(2 * blocks) (Radford et al. 2019, GPT-2).
 
     Args:
         model: Built and not yet wrapped.
@@ -38,8 +37,6 @@ def initialize(
         canonical = names.canonical_name(name, scheme, experts)
         if names.is_norm(canonical):
             parameter.fill_(1.0)
-        elif canonical == "embedding.conv.weight":
-            parameter.zero_()
         else:
             generator = torch.Generator().manual_seed(_seed(seed, canonical))
             values = torch.empty(parameter.shape, dtype=torch.float32)
@@ -50,8 +47,6 @@ def initialize(
 def _std(config: ModelConfig, name: str) -> float:
     if name.endswith(("linear_proj.weight", "linear_fc2.weight")):
         return config.init_method_std / math.sqrt(2 * config.num_blocks)
-    if name.startswith("embedding.kmers."):
-        return config.init_method_std / math.sqrt(len(config.stem_kmer_orders))
     return config.init_method_std
 
 

@@ -3,11 +3,12 @@
 Checkpoints, weight initialisation, optimizer groups and tools use canonical names only:
 
     embedding.letters.weight                      [vocabulary, hidden]
-    embedding.kmers.K.weight, embedding.conv.weight
+    embedding.kmers.K.weight
     blocks.B.attention.norm.weight                [hidden]
+    blocks.B.attention.conv.weight                [taps, hidden]
     blocks.B.attention.linear_qkv.weight          [hidden + 2 * kv, hidden]
     blocks.B.attention.linear_proj.weight         [hidden, hidden]
-    blocks.B.mlp.norm.weight
+    blocks.B.mlp.norm.weight, blocks.B.mlp.conv.weight
     blocks.B.mlp.linear_fc1.weight, ..linear_fc2..   dense layers: fc1 rows are [gate; up]
     blocks.B.mlp.router.weight                    [experts, hidden]
     blocks.B.mlp.experts.E.linear_fc1.weight      E counts over all ranks
@@ -17,7 +18,6 @@ An expert's index in a module is local to its rank, in a name it is global.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,16 +43,17 @@ _EMBEDDING = (
     (r"embedding\.word_embeddings\.weight", "embedding.letters.weight"),
     (r"embedding\.word_embeddings\.letters\.weight", "embedding.letters.weight"),
     (r"embedding\.word_embeddings\.kmers\.(\d+)\.weight", r"embedding.kmers.\1.weight"),
-    (r"embedding\.word_embeddings\.conv\.weight", "embedding.conv.weight"),
     (r"decoder\.final_norm\.weight", "final_norm.weight"),
     (r"output_layer\.weight", "output.weight"),
 )
 _LAYER = {
     "local": (
-        (r"input_layernorm\.weight", "attention.norm.weight"),
+        (r"input_layernorm\.(?:norm\.)?weight", "attention.norm.weight"),
+        (r"input_layernorm\.conv\.weight", "attention.conv.weight"),
         (r"self_attention\.linear_qkv\.weight", "attention.linear_qkv.weight"),
         (r"self_attention\.linear_proj\.weight", "attention.linear_proj.weight"),
-        (r"pre_mlp_layernorm\.weight", "mlp.norm.weight"),
+        (r"pre_mlp_layernorm\.(?:norm\.)?weight", "mlp.norm.weight"),
+        (r"pre_mlp_layernorm\.conv\.weight", "mlp.conv.weight"),
         (r"mlp\.(linear_fc[12])\.weight", r"mlp.\1.weight"),
         (r"mlp\.router\.weight", "mlp.router.weight"),
     ),
@@ -109,14 +110,8 @@ def is_expert(name: str) -> bool:
 
 
 def decays(name: str) -> bool:
-    """Whether weight decay applies: to matrices, but not norms, embeddings or the router."""
-    return not (
-        is_norm(name) or name.startswith("embedding.") or name.endswith("mlp.router.weight")
+    """Whether weight decay applies: to matrices, not norms, convolutions, embeddings, router."""
+    return not name.startswith("embedding.") and not name.endswith(
+        ("norm.weight", "conv.weight", "mlp.router.weight")
     )
 
-
-def matcher(
-    scheme: NameScheme, experts: ExpertSlice, wanted: Callable[[str], bool]
-) -> Callable[[str], bool]:
-    """Turn a test on canonical names into one on module names."""
-    return lambda name: wanted(canonical_name(name, scheme, experts))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from genomoe.parallel.config import ParallelConfig
+from genomoe.parallel.preflight import GradientOptions, Sharding, gradient_errors
 from genomoe.parallel.topology import Topology
 
 
@@ -36,6 +37,7 @@ def _ddp(model: Any, topology: Topology) -> Any:
         DistributedDataParallelConfig,
     )
 
+    check_gradients(model, topology, sharding=None)
     ddp_config = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         use_distributed_optimizer=False,
@@ -53,6 +55,7 @@ def _fsdp(model: Any, topology: Topology) -> Any:
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
 
+    check_gradients(model, topology, sharding="optim_grads_params")
     ddp_config = DistributedDataParallelConfig(
         use_megatron_fsdp=True,
         use_distributed_optimizer=True,
@@ -71,3 +74,22 @@ def _fsdp(model: Any, topology: Topology) -> Any:
         device=topology.device,
         pg_collection=topology.groups,
     )
+
+
+def check_gradients(model: Any, topology: Topology, *, sharding: Sharding | None) -> None:
+    """Refuse options whose gradients upstream computes wrongly.
+
+    Raises:
+        ValueError: With the first reason.
+    """
+    options = GradientOptions(
+        sharding=sharding,
+        per_token_loss=model.config.calculate_per_token_loss,
+        main_grads_dtype="torch.float32",
+        grad_comm_dtype=None,
+        dp_size=topology.dp_size,
+        ep_size=topology.ep_size,
+        num_microbatches=2,  # accumulation may change on resume: always ask for it
+    )
+    for error in gradient_errors(options):
+        raise ValueError(error)

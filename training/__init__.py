@@ -1,1 +1,1 @@
-"""genomoe.training"""
+"""Training: configuration, launch, loop, optimizer, checkpoints, metrics, scoring."""

@@ -1,0 +1,67 @@
+"""Parse commands: presets first, overrides after, one line for a mistake."""
+
+import contextlib
+import difflib
+import io
+import re
+import sys
+from collections.abc import Sequence
+
+import tyro
+
+from genomoe.data.errors import InputError
+
+
+def parse[T](kind: type[T], arguments: Sequence[str], *, default: T | None = None, prog: str) -> T:
+    """Parse flags into a frozen dataclass.
+
+    Args:
+        kind: The dataclass.
+        arguments: Words after the program's name.
+        default: Values of the flags that are not given.
+        prog: Program name for `--help`.
+
+    Raises:
+        InputError: For an unknown flag or a value that does not parse, in one line.
+        SystemExit: With 0, after `--help`.
+    """
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            if default is None:
+                return tyro.cli(kind, args=list(arguments), prog=prog)
+            return tyro.cli(kind, args=list(arguments), default=default, prog=prog)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise InputError(f"{_one_line(complaint.getvalue())} (see --help)") from None
+    except ValueError as error:  # a dataclass refused its own values
+        raise InputError(str(error)) from None
+
+
+def choose(name: str, known: Sequence[str], what: str) -> str:
+    """Return `name` if it is known.
+
+    Raises:
+        InputError: Naming what is known and what may have been meant.
+    """
+    if name in known:
+        return name
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise InputError(f"{what} {name!r} is unknown: use one of {', '.join(known)}{hint}")
+
+
+def _one_line(message: str) -> str:
+    """Take the frame off tyro's message and keep its first sentence."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", message)
+    lines = [re.sub(r"^[│╭╰─\s]+|[│╮╯─\s]+$", "", line) for line in text.splitlines()]
+    words = [line for line in lines if line and "Parsing error" not in line]
+    joined = " ".join(words[:2]) if words else "the command line could not be parsed"
+    return re.split(r"\s*(?:For full helptext|Perhaps you meant)", joined)[0].rstrip(".")
+
+
+def fail(error: Exception, code: int = 2) -> int:
+    """Print the one line of a user's mistake; returns the exit code."""
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    return code

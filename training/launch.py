@@ -1,0 +1,228 @@
+"""Start a training run: resolve the command, refuse what cannot work, start the ranks.
+
+    python -m genomoe.training.launch [PRESET] --data DIR --run DIR [--section.field VALUE]
+
+Without a preset an existing run goes on with its own config, and a new one gets `bacterium`
+(`protein` for proteins). Nothing is written before every check has passed.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from genomoe.data.dataset import DataSet
+from genomoe.data.errors import InputError
+from genomoe.models.flops import count_parameters, flops_per_token
+from genomoe.parallel.config import layout_errors
+from genomoe.parallel.memory import memory_plan
+from genomoe.parallel.preflight import engine_errors
+from genomoe.training.command_line import choose, fail, parse
+from genomoe.training.config import (
+    LaunchConfig,
+    PretrainConfig,
+    num_microbatches,
+    train_iterations,
+)
+from genomoe.training.json_codec import encode
+from genomoe.training.presets import PRESETS
+from genomoe.training.rows import row_source
+from genomoe.training.run_folder import RunLock, read_config
+
+MAX_DEFAULT_PROCS = 8
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Launch, or print what would be launched; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        config = resolve(words)
+        dataset = DataSet.open(config.data)
+        config = place(config)
+        check(config)
+        if config.launch.dry_run:
+            print(json.dumps(describe(config, dataset), indent=1))
+            return 0
+        if config.run.exists():
+            with RunLock(config.run):  # only to say so early; the run's first rank holds it
+                pass
+        return start(config)
+    except InputError as error:
+        return fail(error)
+    except KeyboardInterrupt:
+        return fail(Exception("interrupted; run the same command to go on"), 1)
+
+
+def resolve(words: list[str]) -> PretrainConfig:
+    """Turn the command's words into a config: preset first, flags over it.
+
+    Raises:
+        InputError: For an unknown preset or flag, or values that no run can have.
+    """
+    name = words.pop(0) if words and not words[0].startswith("-") else "auto"
+    choose(name, ["auto", *PRESETS], "preset")
+    prog = "genomoe.training.launch PRESET"
+    given = parse(PretrainConfig, words, default=PRESETS["debug"], prog=prog)
+    if name != "auto":
+        return parse(PretrainConfig, words, default=PRESETS[name], prog=prog)
+    saved = given.run / "config.json"
+    if saved.exists():
+        base = dataclasses.replace(read_config(saved), launch=LaunchConfig())
+    else:
+        proteins = DataSet.open(given.data).tokenizer.name == "protein"
+        base = PRESETS["protein" if proteins else "bacterium"]
+    return parse(PretrainConfig, words, default=base, prog=prog)
+
+
+def place(config: PretrainConfig) -> PretrainConfig:
+    """Fill in the ranks and the engine from what the machine has.
+
+    Raises:
+        InputError: If GPUs are asked for that are not there.
+    """
+    launch = config.launch
+    present = _count_gpus()
+    gpus = present if launch.gpus is None and launch.procs is None else launch.gpus or 0
+    if gpus > present:
+        raise InputError(
+            f"GPUS={gpus}: this machine has {present} usable NVIDIA GPU(s); "
+            f"use GPUS={present}" + ("" if present else " (CPU ranks)")
+        )
+    engine = "gpu" if gpus else "cpu"
+    procs = gpus or launch.procs or _default_procs(config)
+    if procs < 1 or launch.nodes < 1:
+        raise InputError(f"NODES={launch.nodes} PROCS={procs}: use 1 or more of each")
+    return dataclasses.replace(
+        config,
+        data=config.data.resolve(),
+        run=config.run.resolve(),
+        launch=dataclasses.replace(launch, gpus=gpus, procs=procs),
+        parallel=dataclasses.replace(config.parallel, engine=engine),
+    )
+
+
+def _count_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _default_procs(config: PretrainConfig) -> int:
+    cores = min(len(os.sched_getaffinity(0)), MAX_DEFAULT_PROCS)
+    ep = config.parallel.expert_model_parallel_size
+    batch = config.training.global_batch_size
+    for procs in range(max(cores, ep), 0, -1):
+        if procs % ep == 0 and batch % (procs * config.launch.nodes) == 0:
+            return procs
+    return 1
+
+
+def world_size(config: PretrainConfig) -> int:
+    """Ranks of the whole run, once placed."""
+    assert config.launch.procs is not None
+    return config.launch.nodes * config.launch.procs
+
+
+def check(config: PretrainConfig) -> None:
+    """Refuse a config that cannot run or is known to give wrong results.
+
+    Raises:
+        InputError: With the first reason.
+    """
+    world = world_size(config)
+    errors = layout_errors(
+        config.parallel, world_size=world, num_moe_experts=config.model.num_moe_experts
+    )
+    errors += engine_errors(config.parallel.engine, config.model.expert_backend)
+    try:
+        num_microbatches(config.training, world)
+    except ValueError as error:
+        errors.append(str(error))
+    if config.launch.nodes > 1 and not {"NODE_RANK", "MASTER_ADDR"} <= set(os.environ):
+        errors.append(
+            f"NODES={config.launch.nodes} needs NODE_RANK (0 to {config.launch.nodes - 1}) and "
+            "MASTER_ADDR (the first node's address) in the environment of each node"
+        )
+    if errors:
+        raise InputError(errors[0])
+
+
+def describe(config: PretrainConfig, dataset: DataSet) -> dict[str, object]:
+    """What a dry run prints: config, parameters, memory, tokens and length of the run."""
+    vocab = dataset.tokenizer.vocab_size
+    count = count_parameters(config.model, vocab)
+    world = world_size(config)
+    micro, accumulation = num_microbatches(config.training, world)
+    rows = row_source(config, dataset)
+    iterations = train_iterations(config.training, rows.num_rows)
+    tokens = config.training.global_batch_size * config.rows.seq_length
+    flops = flops_per_token(config.model, vocab, config.rows.seq_length)
+    return {
+        "config": encode(config),
+        "ranks": world,
+        "parameters_total": count.total,
+        "parameters_active": count.active,
+        "parameters_experts": count.experts,
+        "memory_per_rank_bytes": memory_plan(
+            config.parallel,
+            world_size=world,
+            dense_parameters=count.embedding + count.dense,
+            expert_parameters=count.experts,
+            micro_batch_tokens=micro * config.rows.seq_length,
+            hidden_size=config.model.hidden_size,
+            num_blocks=config.model.num_blocks,
+            inner_width=config.model.moe_router_topk * config.model.moe_ffn_hidden_size
+            if config.model.is_moe
+            else config.model.ffn_hidden_size,
+        ),
+        "micro_batch_rows": micro,
+        "accumulation": accumulation,
+        "tokens_per_step": tokens,
+        "training_flops_per_step": flops * tokens,
+        "rows_per_epoch": rows.num_rows,
+        "iterations": iterations,
+        "epochs": iterations * config.training.global_batch_size / rows.num_rows,
+    }
+
+
+def start(config: PretrainConfig) -> int:
+    """Run the ranks of this node and wait for them; returns the exit code."""
+    command = [sys.executable, "-m", "genomoe.training.pretrain", json.dumps(encode(config))]
+    if world_size(config) == 1:
+        os.execv(sys.executable, command)
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig as ElasticConfig
+    from torch.distributed.launcher.api import elastic_launch
+
+    nodes, procs = config.launch.nodes, config.launch.procs or 1
+    rendezvous = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
+    extra = {}
+    if nodes > 1:
+        port = os.environ.get("MASTER_PORT", "29500")
+        rendezvous = {
+            "rdzv_backend": "static",
+            "rdzv_endpoint": f"{os.environ['MASTER_ADDR']}:{port}",
+        }
+        extra = {"rdzv_configs": {"rank": int(os.environ["NODE_RANK"])}}
+    elastic = ElasticConfig(
+        min_nodes=nodes,
+        max_nodes=nodes,
+        nproc_per_node=procs,
+        run_id=config.run.name,
+        max_restarts=0,
+        **rendezvous,
+        **extra,
+    )
+    try:
+        elastic_launch(elastic, command[0])(*command[1:])
+    except ChildFailedError as error:
+        first = min(error.failures.values(), key=lambda failure: failure.timestamp)
+        if first.exitcode not in (1, 2):  # those have said themselves what was wrong
+            fail(Exception(f"rank {first.local_rank} ended with exit code {first.exitcode}"))
+        return 2 if first.exitcode == 2 else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Entry of one rank: take the resolved config from the launcher, build, train.
+
+    python -m genomoe.training.launch PRESET --data DIR --run DIR    (starts this on every rank)
+"""
+
+import ctypes
+import json
+import logging
+import signal
+import sys
+import warnings
+
+# megatron-core warns about every optional package that a plain install lacks.
+warnings.filterwarnings("ignore", module=r"megatron\..*|torch\..*")
+logging.getLogger("megatron").setLevel(logging.ERROR)
+
+from genomoe.data.dataset import DataSet  # noqa: E402
+from genomoe.data.errors import InputError  # noqa: E402
+from genomoe.parallel import topology as ranks  # noqa: E402
+from genomoe.training.config import PretrainConfig  # noqa: E402
+from genomoe.training.json_codec import decode, encode  # noqa: E402
+from genomoe.training.run_folder import RunLock, write_config  # noqa: E402
+
+
+def main() -> int:
+    """Run one rank; returns the exit code."""
+    _die_with_parent()
+    try:
+        config = decode(PretrainConfig, json.loads(sys.argv[1]))
+        info = ranks.rank_info()
+        if info.rank == 0:
+            with RunLock(config.run):
+                _run(config, info)
+        else:
+            _run(config, info)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2
+    except FloatingPointError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _run(config: PretrainConfig, info: ranks.RankInfo) -> None:
+    dataset = DataSet.open(config.data)
+    topology = ranks.start(config.parallel, info)
+    # These import megatron-core, which must come after the engine has been chosen.
+    from genomoe.training.loop import train
+    from genomoe.training.metrics import MetricsWriter
+    from genomoe.training.resume import restore_run
+    from genomoe.training.trainer import assemble
+
+    trainer = assemble(config, dataset, topology)
+    restore_run(trainer)
+    if topology.is_main:
+        write_config(config.run / "config.json", config)
+        trainer.metrics = MetricsWriter(config.run, resume_iteration=trainer.state.iteration)
+    state = train(trainer)
+    if trainer.metrics is not None:
+        trainer.metrics.close()
+        summary = {"run": str(config.run), "iterations": trainer.total_iterations, **encode(state)}
+        print(json.dumps(summary), flush=True)
+    ranks.stop()
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel (Linux) to end this rank when its launcher is killed, so that no orphan
+    goes on holding the run's lock."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
