@@ -86,7 +86,6 @@ def start(config: ParallelConfig, info: RankInfo, *, rendezvous: str | None = No
         from genomoe.parallel import cpu_engine
 
         cpu_engine.install()
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // info.local_world_size))
     backend = "gloo" if config.engine == "cpu" else "nccl"
     arguments: dict[str, Any] = {
         "backend": backend,

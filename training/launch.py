@@ -18,6 +18,7 @@ from genomoe.models.flops import count_parameters, flops_per_token
 from genomoe.parallel.config import layout_errors
 from genomoe.parallel.memory import memory_plan
 from genomoe.parallel.preflight import engine_errors
+from genomoe.parallel.threads import set_thread_environment
 from genomoe.training.command_line import choose, fail, parse
 from genomoe.training.config import (
     LaunchConfig,
@@ -188,6 +189,7 @@ def describe(config: PretrainConfig, dataset: DataSet) -> dict[str, object]:
 
 def start(config: PretrainConfig) -> int:
     """Run the ranks of this node and wait for them; returns the exit code."""
+    set_thread_environment(config.launch.procs or 1)
     command = [sys.executable, "-m", "genomoe.training.pretrain", json.dumps(encode(config))]
     if world_size(config) == 1:
         os.execv(sys.executable, command)

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from genomoe.data.loader import rank_samples
+from genomoe.data.tokenizer import BOS_ID, PAD_ID
 from genomoe.training.batch import MicroBatch, to_micro_batch
 from genomoe.training.config import num_microbatches
 from genomoe.training.metrics import Progress, bits
@@ -75,10 +76,9 @@ def _load(trainer: Trainer) -> list[MicroBatch]:
     table = rank_samples(
         trainer.state.consumed_samples, size, count, topology.dp_rank, topology.dp_size
     )
-    pad = trainer.dataset.tokenizer.pad_id
     return [
         to_micro_batch(
-            trainer.rows.batch(samples), samples.tolist(), pad=pad, device=topology.device
+            trainer.rows.batch(samples), samples.tolist(), pad=PAD_ID, device=topology.device
         )
         for samples in table
     ]
@@ -117,8 +117,8 @@ def _validate(trainer: Trainer, record: dict[str, Any], progress: Progress) -> b
             chosen,
             width=config.rows.seq_length,
             batch_size=config.training.micro_batch_size,
-            bos=trainer.dataset.tokenizer.bos_id,
-            pad=trainer.dataset.tokenizer.pad_id,
+            bos=BOS_ID,
+            pad=PAD_ID,
             topology=trainer.topology,
         )
         for split, chosen in trainer.score_sets.items()

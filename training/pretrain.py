@@ -12,7 +12,8 @@ import warnings
 
 # megatron-core warns about every optional package that a plain install lacks.
 warnings.filterwarnings("ignore", module=r"megatron\..*|torch\..*")
-logging.getLogger("megatron").setLevel(logging.ERROR)
+for name in ("megatron", "torch.utils.cpp_extension"):
+    logging.getLogger(name).setLevel(logging.ERROR)
 
 from genomoe.data.dataset import DataSet  # noqa: E402
 from genomoe.data.errors import InputError  # noqa: E402

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from genomoe.data.errors import InputError
+from genomoe.data.manifest import TOOL_VERSION
 from genomoe.training import checkpoint
 from genomoe.training.config import resume_conflicts
 from genomoe.training.json_codec import decode, encode
@@ -30,7 +31,8 @@ def save_run(trainer: Trainer) -> None:
         "tokenizer_fingerprint": trainer.dataset.tokenizer.fingerprint,
         "layout": LAYOUT,
         "versions": {
-            name: version(name) for name in ("genomoe", "torch", "megatron-core", "safetensors")
+            "genomoe": TOOL_VERSION,
+            **{name: version(name) for name in ("torch", "megatron-core", "safetensors")},
         },
     }
     checkpoint.save(config.run, state.iteration, _pieces(trainer), facts)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from genomoe.data.errors import InputError
-from genomoe.data.tokenizer import Tokenizer, tokenizer_for
+from genomoe.data.tokenizer import BOS_ID, PAD_ID, Tokenizer, tokenizer_for
 from genomoe.data.windows import Window
 from genomoe.parallel import topology as ranks
 from genomoe.parallel.config import Engine, ParallelConfig
@@ -55,15 +55,14 @@ class Scorer:
         """Negative log-likelihood of each scored letter, in the order of the windows (FP32)."""
         from genomoe.training.scoring import score_windows
 
-        tokenizer = self.facts.tokenizer
         return score_windows(
             self._wrapped,
             letters,
             windows,
             width=max((w.end - w.start for w in windows), default=1),
             batch_size=batch_size,
-            bos=tokenizer.bos_id,
-            pad=tokenizer.pad_id,
+            bos=BOS_ID,
+            pad=PAD_ID,
             topology=self.topology,
             progress=progress,
         )

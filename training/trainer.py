@@ -8,7 +8,7 @@ from typing import Any
 
 from genomoe.data.dataset import DataSet
 from genomoe.data.loader import RowSource
-from genomoe.data.tokenizer import Tokenizer
+from genomoe.data.tokenizer import BOS_ID, FIRST_LETTER_ID, Tokenizer
 from genomoe.models.build import BuiltModel, LetterIds, build_model
 from genomoe.parallel.topology import Topology
 from genomoe.parallel.wrap import wrap
@@ -79,8 +79,8 @@ def build_from_config(
     """Build the model that a config describes, for a tokenizer."""
     letters = LetterIds(
         vocab_size=tokenizer.vocab_size,
-        bos=tokenizer.bos_id,
-        first_letter=min(tokenizer.scored_ids),
+        bos=BOS_ID,
+        first_letter=FIRST_LETTER_ID,
     )
     return build_model(
         config.model,

@@ -41,8 +41,7 @@ def choose_windows(dataset: DataSet, split: str, *, width: int, count: int) -> S
         picks = np.linspace(0, len(windows) - 1, count).round().astype(int)
         windows = [windows[i] for i in picks]
     letters = [p.tokens for p in pieces]
-    scored = np.zeros(256, dtype=bool)
-    scored[list(dataset.tokenizer.scored_ids)] = True
+    scored = dataset.tokenizer.is_scored
     targets = [letters[w.piece][w.scored : w.end] for w in windows]
     keep = scored[np.concatenate(targets)] if targets else np.zeros(0, dtype=bool)
     if not keep.any():
