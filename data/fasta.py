@@ -347,7 +347,9 @@ def _open(path: Path, name: str) -> io.FileIO:
     try:
         return io.FileIO(path)
     except FileNotFoundError:
-        raise InputError(f"{name}: no such file; check the path") from None
+        is_pattern = any(letter in name for letter in "*?[")
+        fix = "patterns are left to the shell, do not quote it" if is_pattern else "check the path"
+        raise InputError(f"{name}: no such file; {fix}") from None
     except OSError as error:
         raise InputError(f"{name}: cannot be opened ({error.strerror})") from None
 

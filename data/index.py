@@ -12,6 +12,7 @@ range, relative to the document.
 the column "record" counts in it.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,11 +65,15 @@ def write_split_index(folder: Path, split: str, plan: BlockPlan, table: np.ndarr
 
 def write_records(folder: Path, spool: Spool) -> None:
     """Write ``index/records.json``, one record a line."""
+    records = np.arange(len(spool.records))
+    columns = zip(
+        spool.headers(records),
+        spool.records["file"].tolist(),
+        spool.records["length"].tolist(),
+        strict=True,
+    )
     with (folder / RECORDS_NAME).open("wb") as file:
-        for record, (number, length) in enumerate(
-            zip(spool.records["file"].tolist(), spool.records["length"].tolist(), strict=True)
-        ):
-            record_id, header = spool.header(record)
+        for record, ((record_id, header), number, length) in enumerate(columns):
             row = {
                 "id": record_id,
                 "header": header,
@@ -79,9 +84,17 @@ def write_records(folder: Path, spool: Spool) -> None:
         file.write(b"\n]\n")
 
 
-def write_splits(folder: Path, spool: Spool, rows: list[tuple[int, int, int, str]]) -> None:
-    """Write ``splits.tsv``: record id, start, end (0-based, half-open) and split."""
+def write_splits(folder: Path, spool: Spool, table: np.ndarray, names: Sequence[str]) -> None:
+    """Write ``splits.tsv``: record id, start, end (0-based, half-open) and split.
+
+    Args:
+        folder: the data set.
+        spool: where the record ids are.
+        table: int64 [n, 4] of record, start, end and the number of a name.
+        names: the names.
+    """
+    rows = zip(spool.headers(table[:, 0]), table[:, 1:].tolist(), strict=True)
     with (folder / SPLITS_NAME).open("w", encoding="utf-8", newline="\n") as file:
         file.write("record\tstart\tend\tsplit\n")
-        for record, start, end, split in rows:
-            file.write(f"{spool.header(record)[0]}\t{start}\t{end}\t{split}\n")
+        for (record_id, _), (start, end, name) in rows:
+            file.write(f"{record_id}\t{start}\t{end}\t{names[name]}\n")

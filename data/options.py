@@ -1,6 +1,7 @@
 """Options of ``python -m genomoe.data.preprocess``."""
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,6 +16,7 @@ _MIN_LENGTH = {"base": 1000, "residue": 10}
 _SMALL_BLOCK = 20_000
 _LARGE_BLOCK = 50_000
 _LARGE_INPUT_LETTERS = 20_000_000
+_PARALLEL_BYTES = 100_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +64,9 @@ class PreprocessOptions:
     seed: int = 1
     """Changes which blocks or records are held out."""
 
-    workers: int = 1
-    """Processes that read files and write shards. The data set does not depend on it."""
+    workers: int | None = None
+    """Processes that read files and write shards; the data set does not depend on it. Default: the
+    processors there are, or 1 where the input has less than 100 MB."""
 
     shard_bytes: int = 64 << 20
     """Size at which a shard is closed, bytes."""
@@ -99,6 +102,13 @@ class PreprocessOptions:
             seed=self.seed,
             shard_bytes=self.shard_bytes,
         )
+
+    def num_workers(self, num_bytes: int) -> int:
+        """Return how many processes shall work on so many bytes."""
+        if self.workers is not None:
+            return self.workers
+        # Starting processes takes longer than a small input.
+        return len(os.sched_getaffinity(0)) if num_bytes >= _PARALLEL_BYTES else 1
 
     def validate(self) -> None:
         """Check the ranges.

@@ -29,14 +29,9 @@ from genomoe.data.manifest import (
 from genomoe.data.options import PreprocessOptions, block_rules
 from genomoe.data.progress import Progress
 from genomoe.data.shards import ShardJob, WrittenShard, write_shard
-from genomoe.data.splits import SPLITS, split_by_blocks, split_by_records, split_rows
-from genomoe.data.spool import (
-    Spool,
-    SpooledFile,
-    refuse_duplicate_ids,
-    spool_file,
-    write_records,
-)
+from genomoe.data.splits import SPLITS, split_by_blocks, split_by_records, split_table
+from genomoe.data.spool import Spool, refuse_duplicate_ids, write_records
+from genomoe.data.spooling import SpooledFile, spool_file
 from genomoe.data.tokenizer import Tokenizer, tokenizer_for
 from genomoe.data.workfolder import WorkFolder
 
@@ -79,8 +74,9 @@ def preprocess(options: PreprocessOptions) -> dict[str, Any]:
     """
     options.validate()
     names = input_names(options.paths)
-    with WorkFolder(options.out, force=options.force or options.dry_run) as work:
-        plan = make_plan(options, names, work.spool)
+    force = options.force or options.dry_run
+    with WorkFolder(options.out, force=force) as work, Spool(work.spool, names) as spool:
+        plan = make_plan(options, spool)
         if options.dry_run:
             return _summary(plan, options, {})
         _refuse_full_disk(plan, options.out, work.dataset)
@@ -89,12 +85,11 @@ def preprocess(options: PreprocessOptions) -> dict[str, Any]:
     return _summary(plan, options, shards)
 
 
-def make_plan(options: PreprocessOptions, names: Sequence[str], spool_folder: Path) -> Plan:
+def make_plan(options: PreprocessOptions, spool: Spool) -> Plan:
     """Read all input into the spool and decide where every letter goes."""
     tokenizer = tokenizer_for(options.alphabet)
-    files = _read(options, names, spool_folder, tokenizer)
-    write_records(spool_folder, [file.records for file in files])
-    spool = Spool(spool_folder, names)
+    files = _read(options, spool, tokenizer)
+    write_records(spool.folder, [file.records for file in files])
     refuse_duplicate_ids(spool)
     num_letters = sum(file.num_letters for file in files)
     build = options.resolve(tokenizer.unit, num_letters)
@@ -110,9 +105,11 @@ def make_plan(options: PreprocessOptions, names: Sequence[str], spool_folder: Pa
     if build.split == "blocks":
         splits = split_by_blocks(clean.pieces, block_rules(build))
     else:
+        records = np.unique(clean.pieces[:, 0])
         splits = split_by_records(
             clean.pieces,
-            record_digests(spool, np.unique(clean.pieces[:, 0]), tokenizer.complement),
+            records,
+            record_digests(spool, records, tokenizer.complement),
             valid_fraction=build.valid_fraction,
             test_fraction=build.test_fraction,
             seed=build.seed,
@@ -134,7 +131,7 @@ def input_names(paths: Sequence[Path]) -> list[str]:
     Raises:
         InputError: a file is named twice.
     """
-    parts = [path.resolve().parts[1:] for path in paths]
+    parts = [path.absolute().parts[1:] for path in paths]
     seen: dict[tuple[str, ...], int] = {}
     for number, part in enumerate(parts):
         if part in seen:
@@ -150,19 +147,18 @@ def input_names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def _read(
-    options: PreprocessOptions, names: Sequence[str], folder: Path, tokenizer: Tokenizer
-) -> list[SpooledFile]:
+def _read(options: PreprocessOptions, spool: Spool, tokenizer: Tokenizer) -> list[SpooledFile]:
     total = sum(path.stat().st_size for path in options.paths if path.is_file())
     progress = Progress("reading", total, "B")
-    in_process = options.workers == 1 or len(names) == 1
+    num_workers = options.num_workers(total)
+    in_process = num_workers == 1 or len(options.paths) == 1
     files = []
     try:
         jobs = [
-            (path, name, number, folder, tokenizer, progress.add if in_process else None)
-            for number, (path, name) in enumerate(zip(options.paths, names, strict=True))
+            (path, name, number, spool.folder, tokenizer, progress.add if in_process else None)
+            for number, (path, name) in enumerate(zip(options.paths, spool.names, strict=True))
         ]
-        for file in run_jobs(spool_file, jobs, options.workers):
+        for file in run_jobs(spool_file, jobs, num_workers):
             files.append(file)
             if not in_process:
                 progress.add(file.num_bytes)
@@ -183,10 +179,12 @@ def _write(plan: Plan, options: PreprocessOptions, folder: Path) -> dict[str, li
             part = plan.blocks[split].part(first, last)
             jobs.append(ShardJob(split=split, number=number, first_block=first, plan=part))
     shards: dict[str, list[WrittenShard]] = {split: [] for split in SPLITS}
-    progress = Progress("writing", sum(_letters(plan.blocks[s]) for s in SPLITS), "B")
+    total = sum(_letters(blocks) for blocks in plan.blocks.values())
+    num_workers = options.num_workers(total)
+    progress = Progress("writing", total, "B")
     try:
         arguments = [(job, plan.spool, folder, plan.tokenizer) for job in jobs]
-        for job, shard in zip(jobs, run_jobs(write_shard, arguments, options.workers), strict=True):
+        for job, shard in zip(jobs, run_jobs(write_shard, arguments, num_workers), strict=True):
             shards[job.split].append(shard)
             progress.add(shard.num_tokens)
     finally:
@@ -195,9 +193,9 @@ def _write(plan: Plan, options: PreprocessOptions, folder: Path) -> dict[str, li
     for split in SPLITS:
         index.write_split_index(folder, split, plan.blocks[split], tables[split])
     index.write_records(folder, plan.spool)
-    index.write_splits(folder, plan.spool, split_rows(plan.splits))
+    index.write_splits(folder, plan.spool, *split_table(plan.splits))
     hashing = [(folder, [s.name for s in shards[split]], tables[split]) for split in SPLITS]
-    hashes = dict(zip(SPLITS, run_jobs(hash_tokens, hashing, options.workers), strict=True))
+    hashes = dict(zip(SPLITS, run_jobs(hash_tokens, hashing, num_workers), strict=True))
     manifest = _manifest(plan, shards, hashes, folder)
     (folder / MANIFEST_NAME).write_bytes(manifest.to_bytes())
     return shards

@@ -17,6 +17,7 @@ import numpy as np
 
 from genomoe.data import blocks
 from genomoe.data.blocks import BlockPlan
+from genomoe.data.intervals import empty_intervals
 from genomoe.data.spool import Spool
 from genomoe.data.tokenizer import Tokenizer
 
@@ -70,7 +71,9 @@ def write_shard(job: ShardJob, spool: Spool, folder: Path, tokenizer: Tokenizer)
         for index in range(job.plan.num_blocks):
             key = f"{job.split}-{job.first_block + index:08d}"
             documents = job.plan.block_documents(index)
-            tokens = _block_tokens(documents, spool)
+            tokens = spool.tokens(
+                documents[:, blocks.RECORD], documents[:, blocks.START], documents[:, blocks.LENGTH]
+            )
             case = _block_case(documents, spool)
             tokens_at = archive.add_array(f"{key}.tokens.npy", tokens)
             archive.add_array(f"{key}.docs.npy", documents)
@@ -148,19 +151,12 @@ class _TarWriter:
         self.position += len(data)
 
 
-def _block_tokens(documents: np.ndarray, spool: Spool) -> np.ndarray:
-    parts = [
-        spool.tokens(record, start, start + length)
-        for _, length, record, start, _, _ in documents.tolist()
-    ]
-    return np.concatenate(parts)
-
-
 def _block_case(documents: np.ndarray, spool: Spool) -> np.ndarray:
-    parts = [
-        spool.lower_case(record, start, start + length) + offset
-        for offset, length, record, start, _, _ in documents.tolist()
-    ]
+    has_mask = spool.records["case_begin"] < spool.records["case_end"]
+    parts = [empty_intervals()]
+    for offset, length, record, start, _, _ in documents.tolist():
+        if has_mask[record]:
+            parts.append(spool.lower_case(record, start, length) + offset)
     return np.concatenate(parts)
 
 
@@ -174,21 +170,21 @@ def _count_scored(documents: np.ndarray, tokens: np.ndarray, tokenizer: Tokenize
 def _block_metadata(
     split: str, documents: np.ndarray, spool: Spool, tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    described = []
-    for row in documents.tolist():
-        record = row[blocks.RECORD]
-        record_id, header = spool.header(record)
-        file = spool.names[int(spool.records["file"][record])]
-        described.append(
-            {
-                "id": record_id,
-                "header": header,
-                "file": file,
-                "group": file,
-                "start": row[blocks.START],
-                "end": row[blocks.START] + row[blocks.LENGTH],
-                "strand": "+",
-                "topology": "unknown",
-            }
+    records = documents[:, blocks.RECORD]
+    files = spool.records["file"][records].tolist()
+    described = [
+        {
+            "id": record_id,
+            "header": header,
+            "file": spool.names[file],
+            "group": spool.names[file],
+            "start": row[blocks.START],
+            "end": row[blocks.START] + row[blocks.LENGTH],
+            "strand": "+",
+            "topology": "unknown",
+        }
+        for (record_id, header), file, row in zip(
+            spool.headers(records), files, documents.tolist(), strict=True
         )
+    ]
     return {"split": split, "alphabet": tokenizer.name, "docs": described}

@@ -80,7 +80,8 @@ def split_by_blocks(pieces: np.ndarray, rules: BlockRules) -> dict[str, np.ndarr
 
 def split_by_records(
     pieces: np.ndarray,
-    digests: dict[int, bytes],
+    records: np.ndarray,
+    digests: np.ndarray,
     *,
     valid_fraction: float,
     test_fraction: float,
@@ -93,7 +94,8 @@ def split_by_records(
 
     Args:
         pieces: int64 [p, 3] of record, start, end; in input order.
-        digests: a digest of the sequence for every record in ``pieces``.
+        records: int64 [r], the records that occur in ``pieces``, increasing.
+        digests: uint8 [r, 32], a digest of the sequence of each.
         valid_fraction: expected share of records in valid.
         test_fraction: expected share of records in test.
         seed: changes the assignment.
@@ -104,21 +106,20 @@ def split_by_records(
     Raises:
         InputError: a split is left without records.
     """
-    names = {
-        record: _split_of(digest, valid_fraction, test_fraction, seed)
-        for record, digest in digests.items()
-    }
-    labels = np.array([names[record] for record in pieces[:, 0].tolist()], dtype=np.int64)
-    rows = np.column_stack([pieces, pieces[:, 1:]])
-    result = {name: rows[labels == code] for code, name in enumerate(SPLITS)}
-    counts = {name: len(np.unique(rows[:, RECORD])) for name, rows in result.items()}
-    if min(counts.values()) == 0:
-        shown = ", ".join(f"{name} {count}" for name, count in counts.items())
+    codes = np.array(
+        [_split_of(digest.tobytes(), valid_fraction, test_fraction, seed) for digest in digests],
+        dtype=np.int64,
+    )
+    counts = np.bincount(codes, minlength=len(SPLITS))
+    if counts.min() == 0:
+        shown = ", ".join(f"{name} {n}" for name, n in zip(SPLITS, counts.tolist(), strict=True))
         raise InputError(
             f"no room for a validation split: whole records went to {shown}; give more records, "
             f"raise --valid-fraction and --test-fraction, or change --seed"
         )
-    return result
+    labels = codes[np.searchsorted(records, pieces[:, 0])]
+    rows = np.column_stack([pieces, pieces[:, 1:]])
+    return {name: rows[labels == code] for code, name in enumerate(SPLITS)}
 
 
 def cut_units(pieces: np.ndarray, block_length: int) -> np.ndarray:
@@ -141,17 +142,25 @@ def cut_units(pieces: np.ndarray, block_length: int) -> np.ndarray:
     return np.column_stack([piece, pieces[piece, 0], start, end])
 
 
-def split_rows(splits: dict[str, np.ndarray]) -> list[tuple[int, int, int, str]]:
-    """Return the plan as (record, start, end, split) in order; guards are a split of their own."""
-    rows = []
-    for name, array in splits.items():
-        for record, start, end, scored_start, scored_end in array.tolist():
-            rows.append((record, scored_start, scored_end, name))
-            if start < scored_start:
-                rows.append((record, start, scored_start, "guard"))
-            if scored_end < end:
-                rows.append((record, scored_end, end, "guard"))
-    return sorted(rows)
+def split_table(splits: dict[str, np.ndarray]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the plan as one table in input order; guards are a split of their own.
+
+    Returns:
+        int64 [n, 4] of record, start, end and the number of a name; and the names.
+    """
+    names = (*SPLITS, "guard")
+    parts = []
+    for name, rows in splits.items():
+        for begin, end, code in (
+            (SCORED_START, SCORED_END, names.index(name)),
+            (START, SCORED_START, names.index("guard")),
+            (SCORED_END, END, names.index("guard")),
+        ):
+            part = rows[:, [RECORD, begin, end]]
+            part = part[part[:, 1] < part[:, 2]]
+            parts.append(np.column_stack([part, np.full(len(part), code)]))
+    table = np.concatenate(parts)
+    return table[np.lexsort((table[:, 1], table[:, 0]))], names
 
 
 def _eligible_units(units: np.ndarray) -> np.ndarray:
