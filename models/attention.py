@@ -62,7 +62,7 @@ class SdpaAttention(torch.nn.Module):
         return out.permute(2, 0, 1, 3).flatten(2)
 
 
-def document_mask(document_BS: Tensor) -> Tensor | None:  # noqa: N803
+def document_mask(document_BS: Tensor) -> Tensor | None:
     """Build the mask of packed rows, or None where plain causal attention is the same.
 
     Args:

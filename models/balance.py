@@ -64,7 +64,11 @@ class LoadBalance:
         )
 
     def losses(
-        self, layer: int, logits_TE: Tensor, routing_map_TE: Tensor, real_T: Tensor | None  # noqa: N803
+        self,
+        layer: int,
+        logits_TE: Tensor,
+        routing_map_TE: Tensor,
+        real_T: Tensor | None,
     ) -> Tensor:
         """Add one micro-batch of one layer to the sums and return its two losses, summed.
 
@@ -94,12 +98,12 @@ class LoadBalance:
     def _count(
         self,
         layer: int,
-        logits_TE: Tensor,  # noqa: N803
+        logits_TE: Tensor,
         log_z: Tensor,
         probs: Tensor,
         square: Tensor,
         routed: Tensor,
-        real_T: Tensor | None,  # noqa: N803
+        real_T: Tensor | None,
     ) -> None:
         experts = self.num_experts
         sums = self._sums[layer]

@@ -66,7 +66,7 @@ def transformer_config(
             "num_moe_experts": config.num_moe_experts,
             "moe_router_topk": config.moe_router_topk,
             "moe_ffn_hidden_size": config.moe_ffn_hidden_size,
-            "moe_grouped_gemm": config.expert_backend != "sequential",
+            "moe_grouped_gemm": config.expert_backend == "te_grouped",
             "moe_router_dtype": "fp32",
             # The balance losses are BalancedRouter's, not megatron's: see `balance`.
             "moe_router_load_balancing_type": "none",
@@ -74,9 +74,8 @@ def transformer_config(
             "moe_token_dispatcher_type": parallel.dispatcher,
             "expert_model_parallel_size": parallel.expert_model_parallel_size,
             "expert_tensor_parallel_size": 1,
-            "use_transformer_engine_op_fuser": config.expert_backend == "te_fused",
         }
-    local = config.expert_backend == "sequential"
+    local = config.expert_backend != "te_grouped"
     return TransformerConfig(
         num_layers=len(config.layer_pattern),
         is_hybrid_model=True,
@@ -206,9 +205,7 @@ def _install_dropout(module: Any, config: ModelConfig, seed: int) -> SampleDropo
     return dropout
 
 
-def _install_balance(
-    module: Any, config: ModelConfig, device: torch.device
-) -> LoadBalance | None:
+def _install_balance(module: Any, config: ModelConfig, device: torch.device) -> LoadBalance | None:
     if not config.is_moe:
         return None
     balance = LoadBalance(

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-ExpertBackend = Literal["sequential", "te_grouped", "te_fused"]
+ExpertBackend = Literal["auto", "sequential", "te_grouped"]
 
 CODON_PHASE = 2.0 * math.pi / 3.0
 
@@ -57,8 +57,9 @@ class ModelConfig:
     """Taps of the causal depthwise convolution after the norm of every layer; 0 for none."""
     make_vocab_size_divisible_by: int = 32
     """The vocabulary is padded to a multiple of this; padding counts in the softmax."""
-    expert_backend: ExpertBackend = "sequential"
-    """`sequential` is the reference and the CPU's; the others need Transformer Engine."""
+    expert_backend: ExpertBackend = "auto"
+    """`sequential`: one expert after the other, the reference, anywhere. `te_grouped`: all in one
+    call, GPUs with Transformer Engine. `auto`: te_grouped on GPUs, sequential on CPU ranks."""
 
     def __post_init__(self) -> None:
         """Refuse shapes that no model can have."""
@@ -107,7 +108,7 @@ class ModelConfig:
 
     @property
     def layer_pattern(self) -> str:
-        """megatron's hybrid pattern: one symbol a layer."""
+        """Megatron's hybrid pattern: one symbol a layer."""
         return ("*E" if self.is_moe else "*-") * self.num_blocks
 
     def padded_vocab_size(self, vocab_size: int) -> int:

@@ -23,7 +23,7 @@ class ConvNorm(torch.nn.Module):
         self.norm = norm
         self.conv = DepthwiseConv(hidden_size, width, positions)
 
-    def forward(self, x_SBH: Tensor) -> Tensor:  # noqa: N803
+    def forward(self, x_SBH: Tensor) -> Tensor:
         """Normalise and mix [sequence, batch, hidden]."""
         h = self.norm(x_SBH)
         return h + self.conv(h)
@@ -37,7 +37,7 @@ class DepthwiseConv(torch.nn.Module):
         self._positions = positions
         self.weight = torch.nn.Parameter(torch.empty(width, hidden_size))
 
-    def forward(self, x_SBH: Tensor) -> Tensor:  # noqa: N803
+    def forward(self, x_SBH: Tensor) -> Tensor:
         """Mix the last `width` positions of each document [sequence, batch, hidden]."""
         width, length = len(self.weight), len(x_SBH)
         padded = F.pad(x_SBH, (0, 0, 0, 0, width - 1, 0))
@@ -45,7 +45,7 @@ class DepthwiseConv(torch.nn.Module):
         for back in range(1, width):
             tap = padded[width - 1 - back : width - 1 - back + length]
             if self._positions.packed:  # in a row of one document the padding is mask enough
-                inside = self._positions.since_bos_BS.T >= back
+                inside = back <= self._positions.since_bos_BS.T
                 tap = tap * inside[..., None]
             out = out + tap * self.weight[back]
         return out

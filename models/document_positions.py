@@ -17,7 +17,7 @@ class DocumentPositions:
         self.since_bos_BS = torch.zeros((0, 0), dtype=torch.long)
         self.packed = False
 
-    def set(self, ids_BS: Tensor) -> None:  # noqa: N803
+    def set(self, ids_BS: Tensor) -> None:
         """Find the documents of a batch of token ids [batch, sequence]."""
         is_bos = ids_BS == self._bos_id
         index = torch.arange(ids_BS.shape[1], device=ids_BS.device).expand_as(ids_BS)

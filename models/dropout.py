@@ -21,7 +21,7 @@ class SampleDropout:
         self.seed = seed
         self.samples: Sequence[int] = ()
 
-    def apply(self, x_SBH: torch.Tensor, place: int) -> torch.Tensor:  # noqa: N803
+    def apply(self, x_SBH: torch.Tensor, place: int) -> torch.Tensor:
         """Drop entries of `x` and scale up the rest.
 
         Args:
@@ -57,7 +57,7 @@ class EmbeddingDropout(torch.nn.Module):
         super().__init__()
         self._dropout = dropout
 
-    def forward(self, x_SBH: torch.Tensor) -> torch.Tensor:  # noqa: N803
+    def forward(self, x_SBH: torch.Tensor) -> torch.Tensor:
         """Drop in training, pass in evaluation."""
         return self._dropout.apply(x_SBH, 0) if self.training else x_SBH
 

@@ -45,9 +45,7 @@ def count_parameters(config: ModelConfig, vocab_size: int) -> ParameterCount:
     dense = blocks * (attention + norms) + hidden
     if not config.is_moe:
         dense += blocks * 3 * hidden * config.ffn_hidden_size
-        return ParameterCount(
-            embedding=embedding, dense=dense, experts=0, active=embedding + dense
-        )
+        return ParameterCount(embedding=embedding, dense=dense, experts=0, active=embedding + dense)
     dense += blocks * hidden * config.num_moe_experts
     expert = 3 * hidden * config.moe_ffn_hidden_size
     return ParameterCount(

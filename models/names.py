@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 NameScheme = Literal["local", "te"]
-"""`local`: megatron's plain layers. `te`: Transformer Engine's, norms fused into the linear."""
+"""`local`: megatron's plain layers. `te`: Transformer Engine's, experts grouped in one module."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class ExpertSlice:
         return self.ep_rank * self.num_local_experts
 
 
-# (module name pattern, canonical template); {i} is the layer symbol, {b} the block.
+# (pattern of the name in the module tree, canonical name).
 _EMBEDDING = (
     (r"embedding\.word_embeddings\.weight", "embedding.letters.weight"),
     (r"embedding\.word_embeddings\.letters\.weight", "embedding.letters.weight"),
@@ -46,27 +46,16 @@ _EMBEDDING = (
     (r"decoder\.final_norm\.weight", "final_norm.weight"),
     (r"output_layer\.weight", "output.weight"),
 )
-_LAYER = {
-    "local": (
-        (r"input_layernorm\.(?:norm\.)?weight", "attention.norm.weight"),
-        (r"input_layernorm\.conv\.weight", "attention.conv.weight"),
-        (r"self_attention\.linear_qkv\.weight", "attention.linear_qkv.weight"),
-        (r"self_attention\.linear_proj\.weight", "attention.linear_proj.weight"),
-        (r"pre_mlp_layernorm\.(?:norm\.)?weight", "mlp.norm.weight"),
-        (r"pre_mlp_layernorm\.conv\.weight", "mlp.conv.weight"),
-        (r"mlp\.(linear_fc[12])\.weight", r"mlp.\1.weight"),
-        (r"mlp\.router\.weight", "mlp.router.weight"),
-    ),
-    "te": (
-        (r"self_attention\.linear_qkv\.layer_norm_weight", "attention.norm.weight"),
-        (r"self_attention\.linear_qkv\.weight", "attention.linear_qkv.weight"),
-        (r"self_attention\.linear_proj\.weight", "attention.linear_proj.weight"),
-        (r"mlp\.linear_fc1\.layer_norm_weight", "mlp.norm.weight"),
-        (r"pre_mlp_layernorm\.weight", "mlp.norm.weight"),
-        (r"mlp\.(linear_fc[12])\.weight", r"mlp.\1.weight"),
-        (r"mlp\.router\.weight", "mlp.router.weight"),
-    ),
-}
+_LAYER = (
+    (r"input_layernorm\.(?:norm\.)?weight", "attention.norm.weight"),
+    (r"input_layernorm\.conv\.weight", "attention.conv.weight"),
+    (r"self_attention\.linear_qkv\.weight", "attention.linear_qkv.weight"),
+    (r"self_attention\.linear_proj\.weight", "attention.linear_proj.weight"),
+    (r"pre_mlp_layernorm\.(?:norm\.)?weight", "mlp.norm.weight"),
+    (r"pre_mlp_layernorm\.conv\.weight", "mlp.conv.weight"),
+    (r"mlp\.(linear_fc[12])\.weight", r"mlp.\1.weight"),
+    (r"mlp\.router\.weight", "mlp.router.weight"),
+)
 _EXPERT = {
     "local": r"mlp\.experts\.local_experts\.(?P<expert>\d+)\.(?P<matrix>linear_fc[12])\.weight",
     "te": r"mlp\.experts\.(?P<matrix>linear_fc[12])\.weight(?P<expert>\d+)",
@@ -90,7 +79,7 @@ def canonical_name(name: str, scheme: NameScheme, experts: ExpertSlice) -> str:
             return match.expand(template)
     if match := re.fullmatch(r"decoder\.layers\.(\d+)\.(.+)", bare):
         block, rest = int(match[1]) // 2, match[2]
-        for pattern, template in _LAYER[scheme]:
+        for pattern, template in _LAYER:
             if inner := re.fullmatch(pattern, rest):
                 return f"blocks.{block}.{inner.expand(template)}"
         if expert := re.fullmatch(_EXPERT[scheme], rest):
@@ -114,4 +103,3 @@ def decays(name: str) -> bool:
     return not name.startswith("embedding.") and not name.endswith(
         ("norm.weight", "conv.weight", "mlp.router.weight")
     )
-

@@ -28,9 +28,7 @@ class BalancedRouter(TopKRouter):
         """Say where this router's losses and counts go."""
         self._balance, self._layer = balance, layer
 
-    def routing(
-        self, logits: Tensor, padding_mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def routing(self, logits: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Choose experts.
 
         Args:

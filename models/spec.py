@@ -3,7 +3,9 @@
 Import only after the engine has been chosen: this module imports megatron-core.
 """
 
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.backends import LocalSpecProvider
@@ -30,33 +32,35 @@ from genomoe.models.router import BalancedRouter
 
 def name_scheme(backend: ExpertBackend) -> NameScheme:
     """Which parameter names a backend's layers have."""
-    return "local" if backend == "sequential" else "te"
+    return "te" if backend == "te_grouped" else "local"
 
 
 def stack_spec(backend: ExpertBackend) -> ModuleSpec:
-    """Build megatron's spec of a hybrid stack with attention, expert and dense layers."""
-    return _local_stack() if backend == "sequential" else _te_stack()
+    """Build megatron's spec of a hybrid stack with attention, expert and dense layers.
 
-
-def _local_stack() -> ModuleSpec:
-    linear = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+    Norms stand alone in every backend (none is fused into a linear layer), so that a convolution
+    can follow them.
+    """
+    layers = _te_layers() if backend == "te_grouped" else _local_layers()
     attention = ModuleSpec(
         module=SelfAttention,
         params={"attn_mask_type": AttnMaskType.causal},
         submodules=SelfAttentionSubmodules(
-            linear_qkv=ColumnParallelLinear,
+            linear_qkv=layers.column,
+            # Not Transformer Engine's: as a causal layer it ignores the mask of packed rows.
             core_attention=SdpaAttention,
-            linear_proj=RowParallelLinear,
+            linear_proj=layers.row,
         ),
     )
-    experts = LocalSpecProvider().grouped_mlp_modules(moe_use_grouped_gemm=False)
+    dense = MLPSubmodules(linear_fc1=layers.column, linear_fc2=layers.row)
+    experts = MoESubmodules(experts=layers.experts, router=BalancedRouter)
     return ModuleSpec(
         module=HybridStack,
         submodules=HybridStackSubmodules(
             attention_layer=ModuleSpec(
                 module=TransformerLayer,
                 submodules=TransformerLayerSubmodules(
-                    input_layernorm=WrappedTorchNorm,
+                    input_layernorm=layers.norm,
                     self_attention=attention,
                     self_attn_bda=get_bias_dropout_add,
                 ),
@@ -64,18 +68,16 @@ def _local_stack() -> ModuleSpec:
             moe_layer=ModuleSpec(
                 module=MoETransformerLayer,
                 submodules=TransformerLayerSubmodules(
-                    pre_mlp_layernorm=WrappedTorchNorm,
-                    mlp=partial(
-                        MoELayer, submodules=MoESubmodules(experts=experts, router=BalancedRouter)
-                    ),
+                    pre_mlp_layernorm=layers.norm,
+                    mlp=partial(MoELayer, submodules=experts),
                     mlp_bda=get_bias_dropout_add,
                 ),
             ),
             mlp_layer=ModuleSpec(
                 module=MLPLayer,
                 submodules=TransformerLayerSubmodules(
-                    pre_mlp_layernorm=WrappedTorchNorm,
-                    mlp=partial(MLP.as_mlp_submodule, submodules=linear),
+                    pre_mlp_layernorm=layers.norm,
+                    mlp=partial(MLP.as_mlp_submodule, submodules=dense),
                     mlp_bda=get_bias_dropout_add,
                 ),
             ),
@@ -83,22 +85,36 @@ def _local_stack() -> ModuleSpec:
     )
 
 
-def _te_stack() -> ModuleSpec:
-    import dataclasses
+@dataclass(frozen=True, kw_only=True)
+class _Layers:
+    """The building blocks of one backend."""
 
-    from megatron.core.extensions.transformer_engine_spec_provider import TESpecProvider
-    from megatron.core.models.hybrid.hybrid_layer_specs import hybrid_stack_spec
+    norm: Any
+    column: Any
+    row: Any
+    experts: Any
 
-    submodules = hybrid_stack_spec.submodules
-    layer = submodules.moe_layer
-    experts = TESpecProvider().grouped_mlp_modules(True)
-    moe = dataclasses.replace(
-        layer.submodules,
-        mlp=partial(MoELayer, submodules=MoESubmodules(experts=experts, router=BalancedRouter)),
+
+def _local_layers() -> _Layers:
+    return _Layers(
+        norm=WrappedTorchNorm,
+        column=ColumnParallelLinear,
+        row=RowParallelLinear,
+        experts=LocalSpecProvider().grouped_mlp_modules(moe_use_grouped_gemm=False),
     )
-    return ModuleSpec(
-        module=HybridStack,
-        submodules=dataclasses.replace(
-            submodules, moe_layer=ModuleSpec(module=layer.module, submodules=moe)
-        ),
+
+
+def _te_layers() -> _Layers:
+    from megatron.core.extensions.transformer_engine import (
+        TEColumnParallelLinear,
+        TENorm,
+        TERowParallelLinear,
+    )
+    from megatron.core.extensions.transformer_engine_spec_provider import TESpecProvider
+
+    return _Layers(
+        norm=TENorm,
+        column=TEColumnParallelLinear,
+        row=TERowParallelLinear,
+        experts=TESpecProvider().grouped_mlp_modules(True),
     )

@@ -33,6 +33,7 @@ class LetterStem(torch.nn.Module):
         self.letters = letters
         self._first_letter_id = first_letter_id
         self._positions = positions
+        self._buckets = kmer_buckets
         self.kmers = torch.nn.ModuleDict(
             {
                 str(order): torch.nn.Embedding(kmer_rows(order, kmer_buckets), hidden_size)
@@ -45,16 +46,16 @@ class LetterStem(torch.nn.Module):
         """The letter embedding, for a tied output matrix."""
         return self.letters.weight  # type: ignore[return-value]
 
-    def forward(self, ids_BS: Tensor) -> Tensor:  # noqa: N803
+    def forward(self, ids_BS: Tensor) -> Tensor:
         """Embed token ids [batch, sequence]; returns [batch, sequence, hidden]."""
         self._positions.set(ids_BS)
         x = self.letters(ids_BS)
         for name, table in self.kmers.items():
-            rows, whole = self._rows(ids_BS, int(name), table.num_embeddings)
+            rows, whole = self._rows(ids_BS, int(name), kmer_rows(int(name), self._buckets))
             x = x + table(rows) * whole[..., None].to(x.dtype)
         return x
 
-    def _rows(self, ids_BS: Tensor, order: int, rows: int) -> tuple[Tensor, Tensor]:  # noqa: N803
+    def _rows(self, ids_BS: Tensor, order: int, rows: int) -> tuple[Tensor, Tensor]:
         """Number the k-mer that ends at each position; say where it is whole and plain ACGT."""
         digits = ids_BS - self._first_letter_id
         plain = (digits >= 0) & (digits < 4)
@@ -69,6 +70,6 @@ class LetterStem(torch.nn.Module):
         return number * whole, whole
 
 
-def shift_right(x_BS: Tensor, by: int) -> Tensor:  # noqa: N803
+def shift_right(x_BS: Tensor, by: int) -> Tensor:
     """Shift along the sequence: position i gets the value of i - `by`, or 0."""
     return x_BS if by == 0 else F.pad(x_BS[:, : x_BS.shape[1] - by], (by, 0))

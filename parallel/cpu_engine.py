@@ -239,8 +239,8 @@ def install() -> None:
             elif value is dist:
                 names[name] = stand_in.distributed
     _patch_single_names()
-    torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[assignment,method-assign]
-    torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[method-assign]
+    torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
+    torch.Tensor.record_stream = lambda self, s: None  # type: ignore[method-assign]
 
 
 def _megatron_modules() -> Iterator[types.ModuleType]:

@@ -62,11 +62,24 @@ def gradient_errors(options: GradientOptions) -> list[str]:
     return errors
 
 
-def engine_errors(engine: str, expert_backend: str) -> list[str]:
-    """List what an engine cannot run."""
-    if engine == "cpu" and expert_backend != "sequential":
+def engine_errors(engine: str, expert_backend: str, *, has_transformer_engine: bool) -> list[str]:
+    """List what an engine cannot run.
+
+    Args:
+        engine: `cpu` or `gpu`.
+        expert_backend: Resolved: `sequential` or `te_grouped`.
+        has_transformer_engine: Whether it is installed.
+    """
+    if expert_backend != "te_grouped":
+        return []
+    if engine == "cpu":
         return [
-            f"model.expert-backend {expert_backend} needs a GPU and Transformer Engine: "
+            "model.expert-backend te_grouped needs a GPU and Transformer Engine: "
             "use sequential on CPU ranks"
+        ]
+    if not has_transformer_engine:
+        return [
+            "model.expert-backend te_grouped needs Transformer Engine, which is not installed: "
+            'install the "gpu" extra, or use --model.expert-backend sequential'
         ]
     return []

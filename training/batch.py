@@ -67,7 +67,9 @@ def to_micro_batch(
     )
 
 
-def global_totals(batches: Sequence[MicroBatch], group: Any, device: torch.device) -> tuple[int, float]:
+def global_totals(
+    batches: Sequence[MicroBatch], group: Any, device: torch.device
+) -> tuple[int, float]:
     """Routed tokens and summed loss weights of the global batch, over all ranks."""
     totals = torch.tensor(
         [

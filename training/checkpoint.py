@@ -64,9 +64,7 @@ def list_checkpoints(run: Path) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-def save(
-    run: Path, iteration: int, pieces: Sequence[Piece], facts: dict[str, Any]
-) -> Path:
+def save(run: Path, iteration: int, pieces: Sequence[Piece], facts: dict[str, Any]) -> Path:
     """Write a checkpoint; every rank calls this.
 
     Args:

@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import io
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -53,12 +54,16 @@ def choose(name: str, known: Sequence[str], what: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    """Take the frame off tyro's message and keep its first sentence."""
+    """Take the frame off tyro's message; keep its first paragraph and what may have been meant."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", message)
-    lines = [re.sub(r"^[│╭╰─\s]+|[│╮╯─\s]+$", "", line) for line in text.splitlines()]
-    words = [line for line in lines if line and "Parsing error" not in line]
-    joined = " ".join(words[:2]) if words else "the command line could not be parsed"
-    return re.split(r"\s*(?:For full helptext|Perhaps you meant)", joined)[0].rstrip(".")
+    framed = [line for line in text.splitlines() if line.startswith("│")]
+    lines = [line.strip("│ ").rstrip() for line in framed]
+    first = list(itertools.takewhile(lambda line: line and "───" not in line, lines))
+    sentence = " ".join(first).rstrip(".") or "the command line could not be parsed"
+    sentence = re.sub(r"^Error parsing (model|parallel|rows|training|optimizer): ", "", sentence)
+    meant = itertools.dropwhile(lambda line: not line.startswith("Perhaps you meant"), lines)
+    hint = next((line.split()[0] for line in meant if line.startswith("--")), None)
+    return f"{sentence}; did you mean {hint}?" if hint else sentence
 
 
 def fail(error: Exception, code: int = 2) -> int:

@@ -11,11 +11,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from genomoe.data.dataset import DataSet
 from genomoe.data.errors import InputError
 from genomoe.models.flops import count_parameters, flops_per_token
-from genomoe.parallel.config import layout_errors
+from genomoe.parallel.config import Engine, layout_errors
 from genomoe.parallel.memory import memory_plan
 from genomoe.parallel.preflight import engine_errors
 from genomoe.parallel.threads import set_thread_environment
@@ -30,6 +32,9 @@ from genomoe.training.json_codec import encode
 from genomoe.training.presets import PRESETS
 from genomoe.training.rows import row_source
 from genomoe.training.run_folder import RunLock, read_config
+
+if TYPE_CHECKING:  # torch is slow to import, and most mistakes are found without it
+    from torch.distributed.launcher.api import LaunchConfig as ElasticConfig
 
 MAX_DEFAULT_PROCS = 8
 
@@ -90,12 +95,16 @@ def place(config: PretrainConfig) -> PretrainConfig:
             f"GPUS={gpus}: this machine has {present} usable NVIDIA GPU(s); "
             f"use GPUS={present}" + ("" if present else " (CPU ranks)")
         )
-    engine = "gpu" if gpus else "cpu"
+    engine: Engine = "gpu" if gpus else "cpu"
     procs = gpus or launch.procs or _default_procs(config)
     if procs < 1 or launch.nodes < 1:
         raise InputError(f"NODES={launch.nodes} PROCS={procs}: use 1 or more of each")
+    backend = config.model.expert_backend
+    if backend == "auto":
+        backend = "te_grouped" if gpus and config.model.is_moe else "sequential"
     return dataclasses.replace(
         config,
+        model=dataclasses.replace(config.model, expert_backend=backend),
         data=config.data.resolve(),
         run=config.run.resolve(),
         launch=dataclasses.replace(launch, gpus=gpus, procs=procs),
@@ -135,7 +144,11 @@ def check(config: PretrainConfig) -> None:
     errors = layout_errors(
         config.parallel, world_size=world, num_moe_experts=config.model.num_moe_experts
     )
-    errors += engine_errors(config.parallel.engine, config.model.expert_backend)
+    errors += engine_errors(
+        config.parallel.engine,
+        config.model.expert_backend,
+        has_transformer_engine=find_spec("transformer_engine") is not None,
+    )
     try:
         num_microbatches(config.training, world)
     except ValueError as error:
@@ -194,36 +207,37 @@ def start(config: PretrainConfig) -> int:
     if world_size(config) == 1:
         os.execv(sys.executable, command)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig as ElasticConfig
     from torch.distributed.launcher.api import elastic_launch
 
-    nodes, procs = config.launch.nodes, config.launch.procs or 1
-    rendezvous = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}
-    extra = {}
-    if nodes > 1:
-        port = os.environ.get("MASTER_PORT", "29500")
-        rendezvous = {
-            "rdzv_backend": "static",
-            "rdzv_endpoint": f"{os.environ['MASTER_ADDR']}:{port}",
-        }
-        extra = {"rdzv_configs": {"rank": int(os.environ["NODE_RANK"])}}
-    elastic = ElasticConfig(
-        min_nodes=nodes,
-        max_nodes=nodes,
-        nproc_per_node=procs,
-        run_id=config.run.name,
-        max_restarts=0,
-        **rendezvous,
-        **extra,
-    )
     try:
-        elastic_launch(elastic, command[0])(*command[1:])
+        elastic_launch(_elastic_config(config), command[0])(*command[1:])
     except ChildFailedError as error:
         first = min(error.failures.values(), key=lambda failure: failure.timestamp)
         if first.exitcode not in (1, 2):  # those have said themselves what was wrong
             fail(Exception(f"rank {first.local_rank} ended with exit code {first.exitcode}"))
         return 2 if first.exitcode == 2 else 1
     return 0
+
+
+def _elastic_config(config: PretrainConfig) -> "ElasticConfig":
+    from torch.distributed.launcher.api import LaunchConfig as ElasticConfig
+
+    nodes, procs = config.launch.nodes, config.launch.procs or 1
+    backend, endpoint, extra = "c10d", "localhost:0", {}
+    if nodes > 1:
+        port = os.environ.get("MASTER_PORT", "29500")
+        backend, endpoint = "static", f"{os.environ['MASTER_ADDR']}:{port}"
+        extra = {"rank": int(os.environ["NODE_RANK"])}
+    return ElasticConfig(
+        min_nodes=nodes,
+        max_nodes=nodes,
+        nproc_per_node=procs,
+        run_id=config.run.name,
+        max_restarts=0,
+        rdzv_backend=backend,
+        rdzv_endpoint=endpoint,
+        rdzv_configs=extra,
+    )
 
 
 if __name__ == "__main__":

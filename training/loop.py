@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from genomoe.data.loader import rank_samples
-from genomoe.data.tokenizer import BOS_ID, PAD_ID
+from genomoe.data.tokenizer import PAD_ID
 from genomoe.training.batch import MicroBatch, to_micro_batch
 from genomoe.training.config import num_microbatches
 from genomoe.training.metrics import Progress, bits
@@ -84,9 +84,7 @@ def _load(trainer: Trainer) -> list[MicroBatch]:
     ]
 
 
-def _record(
-    trainer: Trainer, result: StepResult, *, rate: float, seconds: float
-) -> dict[str, Any]:
+def _record(trainer: Trainer, result: StepResult, *, rate: float, seconds: float) -> dict[str, Any]:
     state = trainer.state
     record: dict[str, Any] = {
         "iteration": state.iteration,
@@ -117,8 +115,6 @@ def _validate(trainer: Trainer, record: dict[str, Any], progress: Progress) -> b
             chosen,
             width=config.rows.seq_length,
             batch_size=config.training.micro_batch_size,
-            bos=BOS_ID,
-            pad=PAD_ID,
             topology=trainer.topology,
         )
         for split, chosen in trainer.score_sets.items()

@@ -43,17 +43,28 @@ def _debug() -> PretrainConfig:
 
 def _bacterium() -> PretrainConfig:
     return PretrainConfig(
-        rows=RowConfig(seq_length=512),
+        rows=RowConfig(seq_length=256),
         model=ModelConfig(
             num_blocks=4,
             hidden_size=128,
+            num_attention_heads=4,
+            num_query_groups=4,
+            num_moe_experts=4,
             moe_ffn_hidden_size=256,
+            dropout=0.0,
             rotary_position_scale=CODON_PHASE,
             stem_kmer_orders=(2, 3, 4, 5, 6),
             conv_width=4,
         ),
         optimizer=OptimizerConfig(lr=2e-3),
-        training=TrainingConfig(global_batch_size=32, micro_batch_size=16, train_epochs=30.0),
+        training=TrainingConfig(
+            global_batch_size=8,
+            micro_batch_size=8,
+            train_epochs=12.0,
+            eval_interval=500,
+            save_interval=500,
+            log_interval=100,
+        ),
     )
 
 
@@ -68,6 +79,9 @@ def _clade() -> PretrainConfig:
             num_moe_experts=8,
             moe_ffn_hidden_size=512,
             dropout=0.1,
+            rotary_position_scale=CODON_PHASE,
+            stem_kmer_orders=(2, 3, 4, 5, 6),
+            conv_width=4,
         ),
         optimizer=OptimizerConfig(lr=1e-3),
         training=TrainingConfig(global_batch_size=64, micro_batch_size=16, train_epochs=16.0),
@@ -85,6 +99,9 @@ def _genus() -> PretrainConfig:
             num_moe_experts=8,
             moe_ffn_hidden_size=1024,
             dropout=0.05,
+            rotary_position_scale=CODON_PHASE,
+            stem_kmer_orders=(2, 3, 4, 5, 6),
+            conv_width=4,
         ),
         optimizer=OptimizerConfig(lr=6e-4),
         training=TrainingConfig(global_batch_size=64, micro_batch_size=8, train_epochs=10.0),
@@ -93,11 +110,9 @@ def _genus() -> PretrainConfig:
 
 def _protein() -> PretrainConfig:
     base = _clade()
-    return replace(
-        base,
-        rows=RowConfig(seq_length=1024),
-        training=replace(base.training, train_epochs=10.0),
-    )
+    # No codons in a protein, and k-mers of 20 letters are too many for tables.
+    model = replace(base.model, rotary_position_scale=1.0, stem_kmer_orders=())
+    return replace(base, model=model, training=replace(base.training, train_epochs=10.0))
 
 
 def _8x1b() -> PretrainConfig:
@@ -159,8 +174,11 @@ def _mixtral_8x7b() -> PretrainConfig:
 
 
 def dense_twin(config: PretrainConfig) -> PretrainConfig:
-    """Give the dense model of equal active parameters: one layer as wide as the experts a token
-    visits together. Everything else stays, so the row tells what the experts bring."""
+    """Give the dense model of equal active parameters, else the same.
+
+    Its layers are as wide as the experts that a token visits together, so that the comparison
+    tells what the choice of experts brings.
+    """
     model = config.model
     width = model.moe_router_topk * model.moe_ffn_hidden_size
     return replace(config, model=replace(model, num_moe_experts=0, ffn_hidden_size=width))

@@ -1,6 +1,6 @@
 """Entry of one rank: take the resolved config from the launcher, build, train.
 
-    python -m genomoe.training.launch PRESET --data DIR --run DIR    (starts this on every rank)
+python -m genomoe.training.launch PRESET --data DIR --run DIR    (starts this on every rank)
 """
 
 import ctypes
@@ -66,8 +66,10 @@ def _run(config: PretrainConfig, info: ranks.RankInfo) -> None:
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel (Linux) to end this rank when its launcher is killed, so that no orphan
-    goes on holding the run's lock."""
+    """Ask the kernel (Linux) to end this rank when its launcher is killed.
+
+    No orphan then goes on holding the run's lock.
+    """
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -15,7 +15,6 @@ from genomoe.training.run_folder import write_json
 from genomoe.training.state import Piece, allocate_moments, collect, install_weights, set_step
 from genomoe.training.trainer import RunState, Trainer
 
-
 # Facts about stored tensors that their shapes do not show.
 LAYOUT = {"linear_fc1_rows": "gate_then_up", "linear_qkv_rows": "by_query_group"}
 

@@ -139,7 +139,9 @@ def open_scorer(facts: CheckpointFacts, *, engine: Engine = "cpu") -> Scorer:
     from genomoe.training.state import collect
     from genomoe.training.trainer import build_from_config
 
-    config = dataclasses.replace(facts.config, parallel=parallel)
+    backend = facts.config.model.expert_backend if engine == "gpu" else "sequential"
+    model = dataclasses.replace(facts.config.model, expert_backend=backend)
+    config = dataclasses.replace(facts.config, model=model, parallel=parallel)
     built = build_from_config(config, facts.tokenizer, topology)
     wrapped = wrap(built.module, parallel, topology)
     load(facts.path, collect(built, wrapped, None, topology), kinds=("weights",))

@@ -58,7 +58,7 @@ def collect(built: BuiltModel, wrapped: Any, optimizer: Any, topology: Topology)
         optimizer: Its optimizer, or None for the weights alone.
         topology: Process groups.
     """
-    states = {}
+    states: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
     for part in torch_optimizers(optimizer) if optimizer is not None else []:
         states.update(part.state)
     pieces = []

@@ -43,9 +43,7 @@ class StepResult:
 class TrainStep:
     """Runs forward and backward passes through megatron's schedule, then the optimizer."""
 
-    def __init__(
-        self, built: BuiltModel, wrapped: Any, optimizer: Any, topology: Topology
-    ) -> None:
+    def __init__(self, built: BuiltModel, wrapped: Any, optimizer: Any, topology: Topology) -> None:
         self._built, self._wrapped = built, wrapped
         self._optimizer, self._topology = optimizer, topology
         config = built.module.config

@@ -7,6 +7,7 @@ import numpy as np
 
 from genomoe.data.dataset import DataSet
 from genomoe.data.errors import InputError
+from genomoe.data.tokenizer import BOS_ID, PAD_ID
 from genomoe.data.windows import Window, plan_windows
 from genomoe.parallel.topology import Topology
 from genomoe.training.metrics import bits
@@ -50,7 +51,7 @@ def choose_windows(dataset: DataSet, split: str, *, width: int, count: int) -> S
 
 
 def score_set_bits(
-    model: Any, chosen: ScoreSet, *, width: int, batch_size: int, bos: int, pad: int, topology: Topology
+    model: Any, chosen: ScoreSet, *, width: int, batch_size: int, topology: Topology
 ) -> float:
     """Bits of a letter of the chosen windows: mean over letters."""
     nats = score_windows(
@@ -59,8 +60,8 @@ def score_set_bits(
         chosen.windows,
         width=width,
         batch_size=batch_size,
-        bos=bos,
-        pad=pad,
+        bos=BOS_ID,
+        pad=PAD_ID,
         topology=topology,
     )
     return bits(float(nats[chosen.keep].mean(dtype=np.float64)))
