@@ -45,7 +45,7 @@ preprocess: $(VENV)/.installed ## FASTA files to a data set: sharded WebDataset,
 	@$(PY) -m genomoe.data.preprocess $(GENOME) --out $(OUT) --alphabet $(ALPHABET) $(ARGS)
 
 train: $(VENV)/.installed ## Train, or go on with the run that is there
-	@$(PY) -m genomoe.training.launch $(PRESET) --data $(DATA) --run $(RUN) --launch.nodes $(NODES) $(if $(GPUS),--launch.gpus $(GPUS)) $(if $(PROCS),--launch.procs $(PROCS)) $(if $(EP),--parallel.expert-model-parallel-size $(EP)) $(ARGS)
+	@$(PY) -m genomoe.training.launch $(PRESET) --data $(DATA) --run $(RUN) --nodes $(NODES) $(if $(GPUS),--gpus $(GPUS)) $(if $(PROCS),--procs $(PROCS)) $(if $(EP),--parallel.expert-model-parallel-size $(EP)) $(ARGS)
 
 eval: $(VENV)/.installed ## Score the held-out test split of RUN beside its baselines
 	@$(PY) -m genomoe.tools.eval_perplexity $(RUN) $(ARGS)

@@ -53,7 +53,7 @@ def main() -> int:
         "2/4 train (about five minutes)",
         "training.launch",
         options.preset,
-        *("--data", str(data), "--run", str(run), "--launch.gpus", "0"),
+        *("--data", str(data), "--run", str(run), "--gpus", "0"),
         *("--training.train-epochs", str(options.epochs)),
     )
     step(

@@ -13,7 +13,14 @@ import tyro
 from genomoe.data.errors import InputError
 
 
-def parse[T](kind: type[T], arguments: Sequence[str], *, default: T | None = None, prog: str) -> T:
+def parse[T](
+    kind: type[T],
+    arguments: Sequence[str],
+    *,
+    default: T | None = None,
+    prog: str,
+    description: str | None = None,
+) -> T:
     """Parse flags into a frozen dataclass.
 
     Args:
@@ -21,6 +28,7 @@ def parse[T](kind: type[T], arguments: Sequence[str], *, default: T | None = Non
         arguments: Words after the program's name.
         default: Values of the flags that are not given.
         prog: Program name for `--help`.
+        description: What it does, for `--help`; by default the dataclass's docstring.
 
     Raises:
         InputError: For an unknown flag or a value that does not parse, in one line.
@@ -29,9 +37,10 @@ def parse[T](kind: type[T], arguments: Sequence[str], *, default: T | None = Non
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
+            options = {"args": list(arguments), "prog": prog, "description": description}
             if default is None:
-                return tyro.cli(kind, args=list(arguments), prog=prog)
-            return tyro.cli(kind, args=list(arguments), default=default, prog=prog)
+                return tyro.cli(kind, **options)
+            return tyro.cli(kind, default=default, **options)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise

@@ -3,6 +3,9 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from genomoe.models.config import ModelConfig
 from genomoe.parallel.config import ParallelConfig
@@ -95,7 +98,8 @@ class PretrainConfig:
     """Data set folder made by `make preprocess`."""
     run: Path = Path("runs/genome")
     """Run folder; one that exists is resumed."""
-    launch: LaunchConfig = field(default_factory=LaunchConfig)
+    # Flags without a prefix: `--gpus`, `--dry-run`.
+    launch: Annotated[LaunchConfig, tyro.conf.arg(name="")] = field(default_factory=LaunchConfig)
     rows: RowConfig = field(default_factory=RowConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genomoe.data.dataset import DataSet
@@ -68,17 +69,35 @@ def resolve(words: list[str]) -> PretrainConfig:
     """
     name = words.pop(0) if words and not words[0].startswith("-") else "auto"
     choose(name, ["auto", *PRESETS], "preset")
-    prog = "genomoe.training.launch PRESET"
-    given = parse(PretrainConfig, words, default=PRESETS["debug"], prog=prog)
-    if name != "auto":
-        return parse(PretrainConfig, words, default=PRESETS[name], prog=prog)
-    saved = given.run / "config.json"
+    base = _base_config(words) if name == "auto" else PRESETS[name]
+    return parse(
+        PretrainConfig,
+        words,
+        default=base,
+        prog="python -m genomoe.training.launch [PRESET]",
+        description=f"Train, or go on with the run that is there. Presets: {', '.join(PRESETS)}.",
+    )
+
+
+def _base_config(words: list[str]) -> PretrainConfig:
+    """Where no preset is said: the run's own config, or the usual one for the data."""
+    default = PretrainConfig()
+    saved = Path(_value_of(words, "--run") or default.run) / "config.json"
     if saved.exists():
-        base = dataclasses.replace(read_config(saved), launch=LaunchConfig())
-    else:
-        proteins = DataSet.open(given.data).tokenizer.name == "protein"
-        base = PRESETS["protein" if proteins else "bacterium"]
-    return parse(PretrainConfig, words, default=base, prog=prog)
+        return dataclasses.replace(read_config(saved), launch=LaunchConfig())
+    if {"-h", "--help"} & set(words):
+        return PRESETS["bacterium"]
+    dataset = DataSet.open(Path(_value_of(words, "--data") or default.data))
+    return PRESETS["protein" if dataset.tokenizer.name == "protein" else "bacterium"]
+
+
+def _value_of(words: list[str], flag: str) -> str | None:
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        if word == flag:
+            return following
+        if word.startswith(f"{flag}="):
+            return word.removeprefix(f"{flag}=")
+    return None
 
 
 def place(config: PretrainConfig) -> PretrainConfig:
