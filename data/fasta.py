@@ -82,7 +82,7 @@ class FastaReader:
             path: the file.
             name: what to call it in messages.
             tokenizer: the alphabet to read.
-            chunk_bytes: how much uncompressed text to take at a time.
+            chunk_bytes: how much uncompressed text to take at a time, 3 or more.
             on_bytes: called with the number of (compressed) bytes read since the last call.
 
         Raises:

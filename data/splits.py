@@ -213,16 +213,13 @@ def _refuse_no_room(
     pieces: np.ndarray, rules: BlockRules, num_eligible: int, num_held_out: int
 ) -> None:
     letters = int((pieces[:, 2] - pieces[:, 1]).sum())
-    # Enough for the least number of blocks, with some to spare for the ends of records.
-    fitting = letters // (3 * (MIN_VALID_BLOCKS + MIN_TEST_BLOCKS) + 4)
-    fitting = int(f"{fitting:.1g}") if fitting >= 10 else 0
-    if fitting >= rules.block_length:
-        fitting = 0
-    fix = (
-        f"try --block-length {fitting} --guard {min(rules.guard, fitting // 10)}, "
-        if fitting
-        else ""
-    )
+    num_least = MIN_VALID_BLOCKS + MIN_TEST_BLOCKS
+    # Three blocks for each that is held out, and some for the ends of records; one round digit.
+    fitting = letters // (3 * num_least + 4)
+    fitting -= fitting % 10 ** (len(str(fitting)) - 1)
+    fix = ""
+    if num_held_out == num_least and 10 <= fitting < rules.block_length:
+        fix = f"try --block-length {fitting} --guard {min(rules.guard, fitting // 10)}, "
     raise InputError(
         f"no room for a validation split: {letters} letters give {num_eligible} blocks of "
         f"--block-length {rules.block_length} that may be held out, {num_held_out} are wanted and "
