@@ -127,6 +127,7 @@ def build_model(
     seed: int,
     groups: Any,
     device: torch.device,
+    dtype: torch.dtype,
 ) -> BuiltModel:
     """Build and initialise this rank's part of the model.
 
@@ -138,8 +139,8 @@ def build_model(
         seed: Of weights and dropout masks.
         groups: megatron-core's process groups.
         device: Where the parameters live.
+        dtype: Of the parameters and of most arithmetic; the router is FP32 in any case.
     """
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     # megatron's layers insist on forking generators of its tracker; no weight comes from them.
     model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
     module = HybridModel(

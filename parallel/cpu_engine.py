@@ -13,6 +13,7 @@ Inert unless `install()` is called, which start-up does once when the CPU engine
 import contextlib
 import functools
 import importlib
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -224,6 +225,10 @@ def _mesh_on_cpu(group: Any, device_type: str, *args: Any, **kwargs: Any) -> Dev
 
 def install() -> None:
     """Let the megatron-core of this process run on CPU tensors and gloo. Call once, first."""
+    # A GPU machine too can have CPU ranks: megatron must find neither its device nor Transformer
+    # Engine, whose kernels and optimizer it would take.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    sys.modules.setdefault("transformer_engine", None)  # type: ignore[arg-type]
     from megatron.core import jit
 
     # `jit_fuser` is torch.compile: on a CPU it would call a C++ compiler at run time.

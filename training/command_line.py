@@ -37,10 +37,10 @@ def parse[T](
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            options = {"args": list(arguments), "prog": prog, "description": description}
+            words = list(arguments)
             if default is None:
-                return tyro.cli(kind, **options)
-            return tyro.cli(kind, default=default, **options)
+                return tyro.cli(kind, args=words, prog=prog, description=description)
+            return tyro.cli(kind, args=words, default=default, prog=prog, description=description)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise

@@ -63,7 +63,7 @@ def restore_run(trainer: Trainer) -> bool:
     allocate_moments(trainer.optimizer)
     checkpoint.load(path, _pieces(trainer))
     set_step(trainer.optimizer, trainer.state.iteration)
-    install_weights(trainer.wrapped)
+    install_weights(trainer.wrapped, trainer.optimizer)
     if trainer.topology.is_main:
         print(f"resuming {path.name} of {trainer.config.run}", file=sys.stderr, flush=True)
     return True

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from genomoe.data.errors import InputError
 from genomoe.data.tokenizer import BOS_ID, PAD_ID, Tokenizer, tokenizer_for
@@ -139,10 +140,10 @@ def open_scorer(facts: CheckpointFacts, *, engine: Engine = "cpu") -> Scorer:
     from genomoe.training.state import collect
     from genomoe.training.trainer import build_from_config
 
-    backend = facts.config.model.expert_backend if engine == "gpu" else "sequential"
-    model = dataclasses.replace(facts.config.model, expert_backend=backend)
+    # The reference experts in FP32, whatever the run was trained with: a score is a measurement.
+    model = dataclasses.replace(facts.config.model, expert_backend="sequential")
     config = dataclasses.replace(facts.config, model=model, parallel=parallel)
-    built = build_from_config(config, facts.tokenizer, topology)
+    built = build_from_config(config, facts.tokenizer, topology, torch.float32)
     wrapped = wrap(built.module, parallel, topology)
     load(facts.path, collect(built, wrapped, None, topology), kinds=("weights",))
     return Scorer(facts, wrapped, topology)

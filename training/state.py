@@ -86,23 +86,28 @@ def allocate_moments(optimizer: Any) -> None:
         for group in part.param_groups:
             for parameter in group["params"]:
                 if _local(parameter).numel() and not part.state[parameter]:
-                    part.state[parameter] = {
-                        "step": torch.tensor(0.0),
-                        **{moment: torch.zeros_like(parameter) for moment in MOMENTS},
-                    }
+                    moments = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
+                    part.state[parameter].update(moments)
 
 
 def set_step(optimizer: Any, step: int) -> None:
     """Tell AdamW how many steps it has taken (its bias correction depends on it)."""
     for part in torch_optimizers(optimizer):
-        for state in part.state.values():
-            state["step"] = torch.full_like(state["step"], float(step))
+        if isinstance(part, torch.optim.AdamW):
+            for state in part.state.values():
+                state["step"] = torch.tensor(float(step))
+        else:  # Transformer Engine's FusedAdam counts by group
+            for group in part.param_groups:
+                group["step"] = step
 
 
-def install_weights(wrapped: Any) -> None:
+def install_weights(wrapped: Any, optimizer: Any) -> None:
     """Make loaded weights the ones that the next forward pass uses."""
     if wrapped.ddp_config.use_megatron_fsdp:
         wrapped.module.install_optimized_model_weights()
+    elif wrapped.config.bf16:
+        for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+            part._copy_main_params_to_model_params()
 
 
 def _shards(built: BuiltModel, wrapped: Any, topology: Topology) -> Iterator[_Shard]:
@@ -117,10 +122,11 @@ def _ddp_shards(built: BuiltModel, wrapped: Any, topology: Topology) -> Iterator
     for index, (name, parameter) in enumerate(wrapped.named_parameters()):
         canonical = built.canonical(name)
         rank, copies = expert if names.is_expert(canonical) else dense
+        main = getattr(parameter, "main_param", parameter)  # FP32 behind BF16 weights
         yield _Shard(
             name=canonical,
-            parameter=parameter,
-            weight=parameter.data,
+            parameter=main,
+            weight=main.data,
             row_start=0,
             shape=tuple(parameter.shape),
             owned=index % copies == rank,

@@ -6,6 +6,8 @@ Import only after the engine has been chosen: this module imports megatron-core.
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from genomoe.data.dataset import DataSet
 from genomoe.data.loader import RowSource
 from genomoe.data.tokenizer import BOS_ID, FIRST_LETTER_ID, Tokenizer
@@ -60,7 +62,8 @@ class Trainer:
 
 def assemble(config: PretrainConfig, dataset: DataSet, topology: Topology) -> Trainer:
     """Build, initialise and wrap the model, its optimizer and its rows."""
-    built = build_from_config(config, dataset.tokenizer, topology)
+    dtype = torch.float32 if topology.device.type == "cpu" else torch.bfloat16
+    built = build_from_config(config, dataset.tokenizer, topology, dtype)
     wrapped = wrap(built.module, config.parallel, topology)
     return Trainer(
         config=config,
@@ -74,7 +77,7 @@ def assemble(config: PretrainConfig, dataset: DataSet, topology: Topology) -> Tr
 
 
 def build_from_config(
-    config: PretrainConfig, tokenizer: Tokenizer, topology: Topology
+    config: PretrainConfig, tokenizer: Tokenizer, topology: Topology, dtype: torch.dtype
 ) -> BuiltModel:
     """Build the model that a config describes, for a tokenizer."""
     letters = LetterIds(
@@ -90,4 +93,5 @@ def build_from_config(
         seed=config.training.seed,
         groups=topology.groups,
         device=topology.device,
+        dtype=dtype,
     )

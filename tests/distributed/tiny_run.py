@@ -78,6 +78,7 @@ def _train(parallel: ParallelConfig, topology: ranks.Topology, job: dict[str, An
         seed=3,
         groups=topology.groups,
         device=topology.device,
+        dtype=torch.float32,
     )
     wrapped = wrap(built.module, parallel, topology)
     optimizer = build_optimizer(OPTIMIZER, built, wrapped, topology)
