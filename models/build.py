@@ -15,8 +15,6 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from genomoe.models import names
 from genomoe.models.balance import LoadBalance
 from genomoe.models.config import ModelConfig
-from genomoe.models.conv_norm import ConvNorm
-from genomoe.models.document_positions import DocumentPositions
 from genomoe.models.dropout import EmbeddingDropout, SampleDropout, bias_dropout_add
 from genomoe.models.initialize import initialize
 from genomoe.models.spec import name_scheme, stack_spec
@@ -156,7 +154,7 @@ def build_model(
         share_embeddings_and_output_weights=config.share_embeddings_and_output_weights,
         pg_collection=groups,
     )
-    _install_looking_back(module, config, letters)
+    _install_stem(module, config, letters)
     dropout = _install_dropout(module, config, seed)
     balance = _install_balance(module, config, device)
     module.to(device=device, dtype=dtype)
@@ -171,30 +169,16 @@ def build_model(
     )
 
 
-def _install_looking_back(module: Any, config: ModelConfig, letters: LetterIds) -> None:
-    """Put in the k-mer stem and the convolutions, which must know where documents start."""
-    if not config.stem_kmer_orders and not config.conv_width:
-        return
-    positions = DocumentPositions(letters.bos)
-    module.embedding.word_embeddings = LetterStem(
-        module.embedding.word_embeddings,
-        hidden_size=config.hidden_size,
-        kmer_orders=config.stem_kmer_orders,
-        kmer_buckets=config.stem_kmer_buckets,
-        first_letter_id=letters.first_letter,
-        positions=positions,
-    )
-    if not config.conv_width:
-        return
-    for symbol, layer in zip(config.layer_pattern, module.decoder.layers, strict=True):
-        branch = "input_layernorm" if symbol == "*" else "pre_mlp_layernorm"
-        norm = ConvNorm(
-            getattr(layer, branch),
+def _install_stem(module: Any, config: ModelConfig, letters: LetterIds) -> None:
+    if config.stem_kmer_orders:
+        module.embedding.word_embeddings = LetterStem(
+            module.embedding.word_embeddings,
             hidden_size=config.hidden_size,
-            width=config.conv_width,
-            positions=positions,
+            kmer_orders=config.stem_kmer_orders,
+            kmer_buckets=config.stem_kmer_buckets,
+            bos_id=letters.bos,
+            first_letter_id=letters.first_letter,
         )
-        setattr(layer, branch, norm)
 
 
 def _install_dropout(module: Any, config: ModelConfig, seed: int) -> SampleDropout:

@@ -53,8 +53,6 @@ class ModelConfig:
     """Orders k of the k-mer embeddings added to the letter embedding; () for none."""
     stem_kmer_buckets: int = 4096
     """Rows of one k-mer table. k-mers are numbered exactly where 4^k fits, hashed above."""
-    conv_width: int = 0
-    """Taps of the causal depthwise convolution after the norm of every layer; 0 for none."""
     make_vocab_size_divisible_by: int = 32
     """The vocabulary is padded to a multiple of this; padding counts in the softmax."""
     expert_backend: ExpertBackend = "auto"
@@ -86,7 +84,6 @@ class ModelConfig:
                 f"1 to {self.num_moe_experts} (the experts)",
             )
         _require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "0 to below 1")
-        _require(self.conv_width >= 0, "conv-width", self.conv_width, "0 or more")
         scale = self.rotary_position_scale
         _require(scale > 0, "rotary-position-scale", scale, "a number above 0")
         _require(

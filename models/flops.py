@@ -16,7 +16,7 @@ class ParameterCount:
 
     Attributes:
         embedding: Letter embedding, k-mer tables, output matrix.
-        dense: Attention, norms, convolutions, router, dense feed-forward layers.
+        dense: Attention, norms, router, dense feed-forward layers.
         experts: All experts of all layers.
         active: What one token touches: everything but the experts it does not visit.
     """
@@ -41,8 +41,7 @@ def count_parameters(config: ModelConfig, vocab_size: int) -> ParameterCount:
         embedding += kmer_rows(order, config.stem_kmer_buckets) * hidden
     key_value = config.num_query_groups * config.kv_channels
     attention = hidden * (hidden + 2 * key_value) + hidden * hidden
-    norms = 2 * hidden * (1 + config.conv_width)  # two a block, each with its convolution
-    dense = blocks * (attention + norms) + hidden
+    dense = blocks * (attention + 2 * hidden) + hidden  # two norms a block, one at the end
     if not config.is_moe:
         dense += blocks * 3 * hidden * config.ffn_hidden_size
         return ParameterCount(embedding=embedding, dense=dense, experts=0, active=embedding + dense)

@@ -5,10 +5,9 @@ Checkpoints, weight initialisation, optimizer groups and tools use canonical nam
     embedding.letters.weight                      [vocabulary, hidden]
     embedding.kmers.K.weight
     blocks.B.attention.norm.weight                [hidden]
-    blocks.B.attention.conv.weight                [taps, hidden]
     blocks.B.attention.linear_qkv.weight          [hidden + 2 * kv, hidden]
     blocks.B.attention.linear_proj.weight         [hidden, hidden]
-    blocks.B.mlp.norm.weight, blocks.B.mlp.conv.weight
+    blocks.B.mlp.norm.weight
     blocks.B.mlp.linear_fc1.weight, ..linear_fc2..   dense layers: fc1 rows are [gate; up]
     blocks.B.mlp.router.weight                    [experts, hidden]
     blocks.B.mlp.experts.E.linear_fc1.weight      E counts over all ranks
@@ -47,12 +46,10 @@ _EMBEDDING = (
     (r"output_layer\.weight", "output.weight"),
 )
 _LAYER = (
-    (r"input_layernorm\.(?:norm\.)?weight", "attention.norm.weight"),
-    (r"input_layernorm\.conv\.weight", "attention.conv.weight"),
+    (r"input_layernorm\.weight", "attention.norm.weight"),
     (r"self_attention\.linear_qkv\.weight", "attention.linear_qkv.weight"),
     (r"self_attention\.linear_proj\.weight", "attention.linear_proj.weight"),
-    (r"pre_mlp_layernorm\.(?:norm\.)?weight", "mlp.norm.weight"),
-    (r"pre_mlp_layernorm\.conv\.weight", "mlp.conv.weight"),
+    (r"pre_mlp_layernorm\.weight", "mlp.norm.weight"),
     (r"mlp\.(linear_fc[12])\.weight", r"mlp.\1.weight"),
     (r"mlp\.router\.weight", "mlp.router.weight"),
 )
@@ -99,7 +96,7 @@ def is_expert(name: str) -> bool:
 
 
 def decays(name: str) -> bool:
-    """Whether weight decay applies: to matrices, not norms, convolutions, embeddings, router."""
+    """Whether weight decay applies: to matrices, not norms, embeddings or the router."""
     return not name.startswith("embedding.") and not name.endswith(
-        ("norm.weight", "conv.weight", "mlp.router.weight")
+        ("norm.weight", "mlp.router.weight")
     )

@@ -36,11 +36,7 @@ def name_scheme(backend: ExpertBackend) -> NameScheme:
 
 
 def stack_spec(backend: ExpertBackend) -> ModuleSpec:
-    """Build megatron's spec of a hybrid stack with attention, expert and dense layers.
-
-    Norms stand alone in every backend (none is fused into a linear layer), so that a convolution
-    can follow them.
-    """
+    """Build megatron's spec of a hybrid stack with attention, expert and dense layers."""
     layers = _te_layers() if backend == "te_grouped" else _local_layers()
     attention = ModuleSpec(
         module=SelfAttention,

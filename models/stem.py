@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from genomoe.models.document_positions import DocumentPositions
 from genomoe.models.flops import kmer_rows
 
 # Odd constant of Knuth's multiplicative hash (2^64 / golden ratio), as a signed 64-bit number.
@@ -26,13 +25,13 @@ class LetterStem(torch.nn.Module):
         hidden_size: int,
         kmer_orders: tuple[int, ...],
         kmer_buckets: int,
+        bos_id: int,
         first_letter_id: int,
-        positions: DocumentPositions,
     ) -> None:
         super().__init__()
         self.letters = letters
+        self._bos_id = bos_id
         self._first_letter_id = first_letter_id
-        self._positions = positions
         self._buckets = kmer_buckets
         self.kmers = torch.nn.ModuleDict(
             {
@@ -48,26 +47,33 @@ class LetterStem(torch.nn.Module):
 
     def forward(self, ids_BS: Tensor) -> Tensor:
         """Embed token ids [batch, sequence]; returns [batch, sequence, hidden]."""
-        self._positions.set(ids_BS)
         x = self.letters(ids_BS)
+        since_bos = positions_since(ids_BS, self._bos_id)
         for name, table in self.kmers.items():
-            rows, whole = self._rows(ids_BS, int(name), kmer_rows(int(name), self._buckets))
+            rows, whole = self._rows(ids_BS, since_bos, int(name))
             x = x + table(rows) * whole[..., None].to(x.dtype)
         return x
 
-    def _rows(self, ids_BS: Tensor, order: int, rows: int) -> tuple[Tensor, Tensor]:
+    def _rows(self, ids_BS: Tensor, since_bos_BS: Tensor, order: int) -> tuple[Tensor, Tensor]:
         """Number the k-mer that ends at each position; say where it is whole and plain ACGT."""
         digits = ids_BS - self._first_letter_id
         plain = (digits >= 0) & (digits < 4)
         digits = digits.clamp(0, 3)
         number = torch.zeros_like(ids_BS)
-        whole = self._positions.since_bos_BS >= order
+        whole = since_bos_BS >= order
         for back in range(order):
             number = number + shift_right(digits, back) * 4**back
             whole = whole & shift_right(plain, back)
+        rows = kmer_rows(order, self._buckets)
         if 4**order > rows:
             number = (number * _HASH).bitwise_right_shift(20).remainder(rows)
         return number * whole, whole
+
+
+def positions_since(ids_BS: Tensor, bos_id: int) -> Tensor:
+    """Positions since the last BOS [batch, sequence], 0 at it."""
+    index = torch.arange(ids_BS.shape[1], device=ids_BS.device).expand_as(ids_BS)
+    return index - torch.where(ids_BS == bos_id, index, 0).cummax(dim=1).values
 
 
 def shift_right(x_BS: Tensor, by: int) -> Tensor:

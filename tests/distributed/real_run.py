@@ -18,7 +18,7 @@ def tiny_config(data: Path, run: Path, **parallel: Any) -> PretrainConfig:
         base,
         data=data,
         run=run,
-        model=dataclasses.replace(base.model, dropout=0.1, stem_kmer_orders=(2, 3), conv_width=2),
+        model=dataclasses.replace(base.model, dropout=0.1, stem_kmer_orders=(2, 3)),
         parallel=dataclasses.replace(base.parallel, engine="cpu", **parallel),
         training=dataclasses.replace(
             base.training,

@@ -23,7 +23,6 @@ MODEL = ModelConfig(
     moe_aux_loss_coeff=1e-2,
     dropout=0.1,
     stem_kmer_orders=(2, 4),
-    conv_width=3,
 )
 OPTIMIZER = OptimizerConfig(lr=1e-2, clip_grad=0.5)
 
