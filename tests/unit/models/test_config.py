@@ -35,7 +35,6 @@ from genomoe.models.config import ModelConfig
         ({"moe_router_topk": 0}, "model.moe-router-topk is 0: use", "1 to 4"),
         ({"dropout": 1.0}, "model.dropout is 1.0: use", "0 to below 1"),
         ({"dropout": -0.1}, "model.dropout is -0.1: use", "0 to below 1"),
-        ({"conv_width": -2}, "model.conv-width is -2: use", "0 or more"),
         (
             {"rotary_position_scale": 0.0},
             "model.rotary-position-scale is 0.0: use",

@@ -10,9 +10,9 @@ from genomoe.models.names import is_expert
 from tests.unit.models import tiny
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "moe": {"stem_kmer_orders": (), "conv_width": 0},
-    "moe, stem, convolution": {},
-    "one group": {"num_query_groups": 1, "conv_width": 1, "stem_kmer_orders": (1,)},
+    "moe": {"stem_kmer_orders": ()},
+    "moe, stem": {},
+    "one group": {"num_query_groups": 1, "stem_kmer_orders": (1,)},
     "every head its own group": {"num_query_groups": 4},
     "top 3 of 6": {"num_moe_experts": 6, "moe_router_topk": 3},
     "dense": {"num_moe_experts": 0, "ffn_hidden_size": 80},
@@ -20,7 +20,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "tied, no stem": {
         "share_embeddings_and_output_weights": True,
         "stem_kmer_orders": (),
-        "conv_width": 0,
     },
     "hashed k-mers": {"stem_kmer_orders": (3, 9), "stem_kmer_buckets": 100},
     "padded vocabulary": {"make_vocab_size_divisible_by": 48},
@@ -49,12 +48,12 @@ def test_count_by_hand() -> None:
     counted = count_parameters(tiny.MODEL, 32)
     # Letters and output 2 x 32 x 32; 16 + 256 rows of k-mers.
     assert counted.embedding == 2 * 1024 + 272 * 32 == 10_752
-    # A block: qkv 64 x 32, projection 32 x 32, two norms of 32 with three taps each, router
-    # 4 x 32; and the final norm.
-    assert counted.dense == 2 * (2048 + 1024 + 2 * 32 * 4 + 128) + 32 == 6_944
+    # A block: qkv 64 x 32, projection 32 x 32, two norms of 32, router 4 x 32; and
+    # the final norm.
+    assert counted.dense == 2 * (2048 + 1024 + 64 + 128) + 32 == 6_560
     # Two blocks of four experts of three 32 x 48 matrices.
     assert counted.experts == 2 * 4 * 4_608 == 36_864
-    assert counted.active == 10_752 + 6_944 + 2 * 2 * 4_608
+    assert counted.active == 10_752 + 6_560 + 2 * 2 * 4_608
 
 
 def test_mixtral_has_its_well_known_size() -> None:

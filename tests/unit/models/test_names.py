@@ -15,9 +15,9 @@ def documented_names() -> Iterator[str]:
     yield from ("embedding.letters.weight", "embedding.kmers.2.weight", "embedding.kmers.4.weight")
     yield from ("final_norm.weight", "output.weight")
     for block in range(2):
-        for part in ("norm", "conv", "linear_qkv", "linear_proj"):
+        for part in ("norm", "linear_qkv", "linear_proj"):
             yield f"blocks.{block}.attention.{part}.weight"
-        for part in ("norm", "conv", "router"):
+        for part in ("norm", "router"):
             yield f"blocks.{block}.mlp.{part}.weight"
         for expert in range(4):
             for matrix in ("linear_fc1", "linear_fc2"):
@@ -40,7 +40,7 @@ def test_a_built_model_has_exactly_the_documented_names(topology: Any) -> None:
     [
         {"num_moe_experts": 0, "ffn_hidden_size": 80},
         {"share_embeddings_and_output_weights": True},
-        {"stem_kmer_orders": (), "conv_width": 0},
+        {"stem_kmer_orders": ()},
         {"num_blocks": 11, "num_moe_experts": 12},
     ],
 )
@@ -59,7 +59,6 @@ def test_the_shapes_are_those_of_the_list(topology: Any) -> None:
     assert shapes["embedding.letters.weight"] == (32, 32)
     assert shapes["embedding.kmers.4.weight"] == (256, 32)
     assert shapes["blocks.1.attention.linear_qkv.weight"] == (32 + 2 * 16, 32)
-    assert shapes["blocks.1.attention.conv.weight"] == (3, 32)
     assert shapes["blocks.0.mlp.router.weight"] == (4, 32)
     assert shapes["blocks.0.mlp.experts.3.linear_fc1.weight"] == (2 * 48, 32)
     assert shapes["blocks.0.mlp.experts.3.linear_fc2.weight"] == (32, 48)
@@ -127,6 +126,4 @@ def test_classes_of_names() -> None:
     undecayed = {n for n in names if not decays(n)}
     embeddings = {n for n in names if n.startswith("embedding.")}
     routers = {f"blocks.{b}.mlp.router.weight" for b in range(2)}
-    convolutions = {n for n in names if n.endswith("conv.weight")}
-    assert len(convolutions) == 4
-    assert undecayed == norms | embeddings | routers | convolutions
+    assert undecayed == norms | embeddings | routers

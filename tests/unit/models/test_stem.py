@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from genomoe.models.document_positions import DocumentPositions
-from genomoe.models.stem import LetterStem, shift_right
+from genomoe.models.stem import LetterStem, positions_since, shift_right
 from tests.unit.models.tiny import BOS, FIRST_LETTER, PAD
 
 HIDDEN, VOCAB, N = 6, 32, 7  # N is the first letter that is not plain
@@ -20,8 +19,8 @@ def make(orders: tuple[int, ...], buckets: int = 4096) -> Any:
         hidden_size=HIDDEN,
         kmer_orders=orders,
         kmer_buckets=buckets,
+        bos_id=BOS,
         first_letter_id=FIRST_LETTER,
-        positions=DocumentPositions(BOS),
     )
 
 
@@ -131,10 +130,6 @@ def test_shift_right() -> None:
     assert shift_right(x, 2).tolist() == [[0, 0, 1]]
 
 
-def test_document_positions() -> None:
-    positions = DocumentPositions(BOS)
-    positions.set(torch.tensor([[BOS, 3, 3, BOS, 3], [BOS, 3, 3, 3, PAD]]))
-    assert positions.since_bos_BS.tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]
-    assert positions.packed
-    positions.set(torch.tensor([[BOS, 3, 3], [BOS, 4, PAD]]))
-    assert not positions.packed
+def test_positions_since() -> None:
+    ids = torch.tensor([[BOS, 3, 3, BOS, 3], [BOS, 3, 3, 3, PAD]])
+    assert positions_since(ids, BOS).tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]

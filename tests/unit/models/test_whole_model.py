@@ -25,7 +25,7 @@ def test_untrained_loss_is_that_of_guessing(shape: dict[str, Any], topology: Any
     assert loss == pytest.approx(math.log(padded), abs=0.05)
 
 
-@pytest.mark.parametrize("shape", [{}, DENSE, {"num_query_groups": 4, "conv_width": 0}])
+@pytest.mark.parametrize("shape", [{}, DENSE, {"num_query_groups": 4, "stem_kmer_orders": ()}])
 def test_no_letter_is_seen_before_its_time(shape: dict[str, Any], topology: Any) -> None:
     module = tiny.build(topology, init_method_std=0.3, **shape).module.eval()
     batch = one_row()

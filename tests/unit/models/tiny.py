@@ -21,7 +21,6 @@ MODEL = ModelConfig(
     moe_ffn_hidden_size=48,
     dropout=0.0,
     stem_kmer_orders=(2, 4),
-    conv_width=3,
 )
 
 
@@ -37,7 +36,6 @@ def build(topology: Any, *, vocab: int = VOCAB, seed: int = 3, **changes: Any) -
         seed=seed,
         groups=topology.groups,
         device=topology.device,
-        dtype=torch.float32,
         dtype=torch.float32,
     )
 
