@@ -96,7 +96,7 @@ def next_steps(score: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -
     """What a user would sensibly do now, most urgent first."""
     steps = list(_BY_STANDING[score["standing"]])
     scored = [r for r in records if "valid_bits" in r]
-    if len(scored) >= 3:  # noqa: PLR2004 (fewer points are no trend)
+    if len(scored) >= 3:
         best = min(range(len(scored)), key=lambda i: scored[i]["valid_bits"])
         if best == len(scored) - 1 and score["standing"] not in ("suspicious", "train"):
             steps.append("validation was still falling at the end: give it more epochs")
