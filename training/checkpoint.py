@@ -79,11 +79,10 @@ def save(run: Path, iteration: int, pieces: Sequence[Piece], facts: dict[str, An
     final = checkpoint_folder(run, iteration)
     partial = final.with_name(f".{final.name}.partial")
     main = dist.get_rank() == 0
-    if main:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+    refused = _make_empty(partial) if main else None
     dist.barrier()
     written, failure = _write_own(partial, pieces)
+    failure = refused or failure
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, (written, failure))
     if main and not any(problem for _, problem in gathered):
@@ -95,6 +94,15 @@ def save(run: Path, iteration: int, pieces: Sequence[Piece], facts: dict[str, An
             shutil.rmtree(partial, ignore_errors=True)
         raise InputError(f"{final}: not written: {problem}; earlier checkpoints are untouched")
     return final
+
+
+def _make_empty(folder: Path) -> str | None:
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        return str(error)
+    return None
 
 
 def _write_own(
@@ -191,6 +199,9 @@ def load(checkpoint: Path, pieces: Sequence[Piece], *, kinds: Sequence[str] | No
     )
     for name, tensor in stored.items():
         check_coverage(name, tensor)
+        for chunk in tensor.chunks:
+            if chunk.file not in index.files:
+                raise InputError(f"{checkpoint}: {name} is in {chunk.file}, which has no checksum")
     verify_files(checkpoint, index)
     _fill(checkpoint, stored, pieces)
 
@@ -215,12 +226,16 @@ def _stored_tensor(raw: dict[str, Any], name: str) -> StoredTensor:
 
 
 def verify_files(checkpoint: Path, index: Index) -> None:
-    """Compare size and checksum of every file; the ranks share the files out.
+    """Compare size, checksum and keys of every file; the ranks share the files out.
 
     Raises:
         InputError: On every rank, naming the first file that differs.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
+    keys: dict[str, set[str]] = {name: set() for name in index.files}
+    for tensor in index.tensors.values():
+        for chunk in tensor.chunks:
+            keys.setdefault(chunk.file, set()).add(chunk.key)
     problem = None
     for number, (name, expected) in enumerate(sorted(index.files.items())):
         if number % world == rank and problem is None:
@@ -229,6 +244,8 @@ def verify_files(checkpoint: Path, index: Index) -> None:
                 problem = f"{path}: missing"
             elif _describe(path) != expected:
                 problem = f"{path}: not the file that was saved (size or checksum differs)"
+            elif stray := _keys(path) ^ keys[name]:
+                problem = f"{path}: {min(stray)} is not both here and in index.json"
     problems: list[Any] = [None] * world
     dist.all_gather_object(problems, problem)
     if found := next((p for p in problems if p), None):
@@ -245,7 +262,14 @@ def _fill(checkpoint: Path, stored: dict[str, StoredTensor], pieces: Sequence[Pi
         try:
             with safe_open(checkpoint / name, framework="pt") as file:
                 for piece, read in reads:
-                    rows = file.get_slice(read.chunk.key)[read.source : read.source + read.rows]
+                    kept = file.get_slice(read.chunk.key)
+                    rows = kept[read.source : read.source + read.rows]
+                    shape = [read.chunk.rows, *piece.shape[1:]]
+                    if kept.get_shape() != shape or rows.dtype != piece.data.dtype:
+                        raise InputError(
+                            f"{checkpoint / name}: {read.chunk.key} is {kept.get_shape()} "
+                            f"{kept.get_dtype()}, not what index.json says; use another checkpoint"
+                        )
                     piece.data[read.target : read.target + read.rows].copy_(rows)
         except SafetensorError as error:
             raise InputError(f"{checkpoint / name}: {error}; use another checkpoint") from None
@@ -259,6 +283,14 @@ def prune(run: Path, keep: int, best: int | None) -> None:
             doomed = path.with_name(f".{path.name}.pruned")
             path.rename(doomed)
             shutil.rmtree(doomed)
+
+
+def _keys(path: Path) -> set[str]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return set(file.keys())
+    except SafetensorError:
+        return set()
 
 
 def _describe(path: Path) -> StoredFile:

@@ -55,7 +55,11 @@ def check_coverage(name: str, tensor: StoredTensor) -> None:
     rows = tensor.shape[0] if tensor.shape else 1
     position = 0
     for chunk in sorted(tensor.chunks, key=lambda c: c.row_start):
-        if PurePosixPath(chunk.file).name != chunk.file or chunk.file.startswith("."):
+        if (
+            not chunk.file
+            or PurePosixPath(chunk.file).name != chunk.file
+            or chunk.file.startswith(".")
+        ):
             raise InputError(f"index.json: {name} names the file {chunk.file!r}: not a plain name")
         if chunk.row_start != position or chunk.rows <= 0:
             kind = "missing" if chunk.row_start > position else "stored twice"
