@@ -52,7 +52,9 @@ def _plain(kind: Any, value: Any, where: str) -> Any:
         if value not in arguments:
             raise ValueError(f"{where} is {value!r}: use one of {', '.join(map(str, arguments))}")
         return value
-    if origin is tuple and isinstance(value, list):
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ValueError(f"{where} is {value!r}: expected a list")
         return tuple(_plain(arguments[0], item, where) for item in value)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
