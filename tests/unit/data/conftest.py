@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from genomoe.data.dataset import DataSet
+from genomoe.data.options import PreprocessOptions
+from genomoe.data.pipeline import preprocess
 from genomoe.data.preprocess import main
 from genomoe.data.synthetic import markov_genome, markov_proteins, write_fasta
 
@@ -46,10 +48,10 @@ def build(command: Command, tmp_path: Path) -> Callable[..., DataSet]:
 @pytest.fixture(scope="session")
 def genome(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A genome of two contigs with soft-masked stretches, a gap and some ambiguity codes."""
-    letters = markov_genome(120_000, 2, 5)
-    first = letters[:40_000] + letters[40_000:40_700].lower() + letters[40_700:70_000]
+    letters = markov_genome(80_000, 2, 5)
+    first = letters[:30_000] + letters[30_000:50_000].replace("GAT", "gat")
     first = first[:20_000] + "N" * 37 + first[20_000:35_000] + "RYKNN" + first[35_000:]
-    second = "NNN" + letters[70_000:] + "NN"
+    second = "NNN" + letters[50_000:] + "NN"
     path = tmp_path_factory.mktemp("genome") / "genome.fa"
     return write_fasta(path, [("c1 first contig", first), ("c2", second)])
 
@@ -62,7 +64,25 @@ def proteome(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_fasta(path, records)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small_blocks() -> tuple[str, ...]:
     """Options that give a small genome enough blocks."""
     return ("--block-length", "1000", "--guard", "100", "--min-length", "200")
+
+
+@pytest.fixture(scope="session")
+def dna(genome: Path) -> DataSet:
+    """The genome as a data set, not to be changed."""
+    out = genome.parent / "dna"
+    preprocess(
+        PreprocessOptions(paths=(genome,), out=out, block_length=1000, guard=100, min_length=200)
+    )
+    return DataSet.open(out)
+
+
+@pytest.fixture(scope="session")
+def proteins(proteome: Path) -> DataSet:
+    """The proteins as a data set, not to be changed."""
+    out = proteome.parent / "proteins"
+    preprocess(PreprocessOptions(paths=(proteome,), out=out, alphabet="protein"))
+    return DataSet.open(out)
