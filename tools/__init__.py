@@ -1,1 +1,1 @@
-"""genomoe.tools"""
+"""Tools: evaluation, baselines beside it, report, summary, demo."""

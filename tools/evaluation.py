@@ -207,7 +207,7 @@ def summarize(job: Job, nats: np.ndarray) -> dict[str, Any]:
         unit=unit,
         skipped=job.skipped,
         best_order=best_order,
-        held_out=job.split != "train",
+        source="file" if job.fasta else "train" if job.split == "train" else "held-out",
         facts=_facts(job),
     )
 

@@ -33,7 +33,9 @@ _STYLE = {
     "ytick.color": "#64748b",
     "legend.frameon": False,
 }
+_WIDTH = 8.4
 _MOST_POINTS = 600
+_MOST_STEPS = 100
 _MOST_LAYERS = 8
 _MOST_NUMBERS = 96
 _MOST_NAMED_EXPERTS = 8
@@ -46,18 +48,20 @@ def score_figure(rows: Sequence[Row], own: Sequence[float] | None, unit: str) ->
     line where the interval of the difference excludes zero.
     """
     with matplotlib.rc_context(_STYLE):
-        figure, axes = _canvas(7.6, 0.6 + 0.30 * len(rows))
+        figure, axes = _canvas(_WIDTH, 0.6 + 0.30 * len(rows))
         model = next(row.bits for row in rows if row.is_model)
         for height, row in enumerate(reversed(rows)):
             colour = MODEL if row.is_model else BASELINE
+            right = row.bits
             if row.difference is not None:
                 _, low, high = row.difference
+                right = max(right, model - low)
                 axes.plot([model - high, model - low], [height] * 2, color=colour, alpha=0.35, lw=5)
             axes.plot([row.bits], [height], "D" if row.is_model else "o", color=colour, ms=6)
             axes.annotate(
                 f"{row.bits:.4f}",
-                (row.bits, height),
-                (14, -3.5),
+                (right, height),
+                (9, -3.5),
                 textcoords="offset points",
                 color=colour,
                 fontweight="bold" if row.is_model else "normal",
@@ -67,7 +71,8 @@ def score_figure(rows: Sequence[Row], own: Sequence[float] | None, unit: str) ->
             axes.axvspan(own[0], own[1], color=MODEL, alpha=0.07, lw=0)
         axes.set_yticks(range(len(rows)), [row.name for row in reversed(rows)])
         axes.set_ylim(-0.7, len(rows) - 0.3)
-        axes.margins(x=0.12)
+        low, high = axes.get_xlim()
+        axes.set_xlim(low, high + 0.1 * (high - low))  # room for the last number
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(f"bits per {unit} (lower is better)")
         return _svg(figure)
@@ -76,7 +81,7 @@ def score_figure(rows: Sequence[Row], own: Sequence[float] | None, unit: str) ->
 def learning_figure(records: Sequence[Mapping[str, Any]], unit: str, uniform: float) -> str:
     """Train and validation bits over epochs, with the loss of each step behind them."""
     with matplotlib.rc_context(_STYLE):
-        figure, axes = _canvas(7.6, 3.3)
+        figure, axes = _canvas(_WIDTH, 3.3)
         losses = [r for r in records if r.get("loss_bits") is not None]
         x, y = thin([r["epoch"] for r in losses], [r["loss_bits"] for r in losses])
         axes.plot(x, y, color=FAINT, lw=1, label="loss of the steps")
@@ -96,14 +101,14 @@ def learning_figure(records: Sequence[Mapping[str, Any]], unit: str, uniform: fl
             axes.set_ylim(min(shown) - margin, top)
         axes.set_xlabel("epoch")
         axes.set_ylabel(f"bits per {unit}")
-        axes.legend(ncols=4, loc="upper right", fontsize=9)
+        axes.legend(ncols=4, loc="lower right", bbox_to_anchor=(1, 1), fontsize=9)
         return _svg(figure)
 
 
 def steps_figure(records: Sequence[Mapping[str, Any]]) -> str:
     """Learning rate, gradient norm and speed over the iterations, small."""
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(7.6, 1.9), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, 1.9), layout="constrained")
         panels = figure.subplots(1, 3)
         names = (("lr", "learning rate"), ("grad_norm", "gradient norm"))
         for axes, (key, title) in zip(
@@ -123,7 +128,7 @@ def load_figure(load: Sequence[Sequence[float]]) -> str:
     with matplotlib.rc_context(_STYLE):
         share = np.asarray(load) * len(load[0])
         layers, experts = share.shape
-        figure, axes = _canvas(min(7.6, 1.8 + 0.62 * experts), 0.9 + 0.36 * layers)
+        figure, axes = _canvas(min(_WIDTH, 1.8 + 0.62 * experts), 0.9 + 0.36 * layers)
         span = max(0.5, float(np.abs(share - 1).max()))
         image = axes.imshow(share, cmap="RdYlBu_r", vmin=1 - span, vmax=1 + span, aspect="auto")
         if share.size <= _MOST_NUMBERS:
@@ -141,7 +146,10 @@ def load_figure(load: Sequence[Sequence[float]]) -> str:
 
 
 def evolution_figure(records: Sequence[Mapping[str, Any]]) -> str:
-    """Load of every expert over the iterations, one panel a layer (evenly chosen if many)."""
+    """Load of every expert over the iterations, one panel a layer (evenly chosen if many).
+
+    Lines are means over a hundredth of the run, bands go from the least to the most in it.
+    """
     with matplotlib.rc_context(_STYLE):
         points = [r for r in records if "expert_load" in r]
         loads = np.array([r["expert_load"] for r in points])
@@ -150,12 +158,15 @@ def evolution_figure(records: Sequence[Mapping[str, Any]]) -> str:
         layers = _spread(loads.shape[1], _MOST_LAYERS)
         columns = min(4, len(layers))
         lines = -(-len(layers) // columns)
-        figure = Figure(figsize=(7.6, 0.3 + 1.7 * lines), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, 0.3 + 1.7 * lines), layout="constrained")
         panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
         for axes, layer in zip(panels, layers, strict=False):
             for expert in range(experts):
-                x, y = thin(iterations, loads[:, layer, expert] * experts)
-                axes.plot(x, y, color=EXPERTS[expert % len(EXPERTS)], lw=1, label=str(expert + 1))
+                share = loads[:, layer, expert] * experts
+                colour = EXPERTS[expert % len(EXPERTS)]
+                axes.fill_between(*extent(iterations, share), color=colour, alpha=0.12, lw=0)
+                x, y = thin(iterations, share, _MOST_STEPS)
+                axes.plot(x, y, color=colour, lw=1.2, label=str(expert + 1))
             axes.axhline(1, color="#94a3b8", lw=0.8, ls="--")
             axes.set_title(f"layer {layer + 1}")
             axes.tick_params(labelsize=8)
@@ -175,7 +186,7 @@ def entropy_figure(records: Sequence[Mapping[str, Any]]) -> str:
         points = [r for r in records if "router_entropy_nats" in r]
         values = np.array([r["router_entropy_nats"] for r in points])
         values = values / math.log(max(2, len(points[0]["expert_load"][0])))
-        figure, axes = _canvas(7.6, 2.3)
+        figure, axes = _canvas(_WIDTH, 2.3)
         layers = _spread(values.shape[1], _MOST_LAYERS)
         for place, layer in enumerate(layers):
             x, y = thin([r["iteration"] for r in points], values[:, layer])
@@ -191,12 +202,26 @@ def thin(
     x: Sequence[float], y: Sequence[float] | np.ndarray, limit: int = _MOST_POINTS
 ) -> tuple[np.ndarray, np.ndarray]:
     """Average a long series over even bins; a short one stays as it is."""
-    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    if len(xs) <= limit:
-        return xs, ys
-    edges = np.linspace(0, len(xs), limit + 1).astype(int)[:-1]
-    sizes = np.diff([*edges, len(xs)])
-    return np.add.reduceat(xs, edges) / sizes, np.add.reduceat(ys, edges) / sizes
+    starts = _bins(len(x), limit)
+    sizes = np.diff([*starts, len(x)])
+    means_x, means_y = (
+        np.add.reduceat(np.asarray(values, dtype=float), starts) / sizes for values in (x, y)
+    )
+    return means_x, means_y
+
+
+def extent(
+    x: Sequence[float], y: np.ndarray, limit: int = _MOST_STEPS
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean of x, least and most of y in each of the bins of `thin`."""
+    starts = _bins(len(x), limit)
+    return thin(x, y, limit)[0], np.minimum.reduceat(y, starts), np.maximum.reduceat(y, starts)
+
+
+def _bins(count: int, limit: int) -> np.ndarray:
+    """Where at most `limit` even bins over `count` points start."""
+    bins = min(count, limit)
+    return np.linspace(0, count, bins + 1).astype(int)[:-1]
 
 
 def _spread(count: int, limit: int) -> list[int]:

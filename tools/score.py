@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,7 +22,13 @@ from genomoe.tools.bootstrap import (
 
 SUSPICIOUS_GAIN_BITS = 0.15
 """More than this below the best order-k, from one genome, has so far meant a leak."""
-_REQUIRED = ("bits", "perplexity", "scored", "unit", "baselines", "interval", "verdict")
+
+type Source = Literal["held-out", "train", "file"]
+type Standing = Literal[
+    "train", "broken", "unknown", "suspicious", "level", "beyond", "little", "short"
+]
+
+_REQUIRED = ("bits", "perplexity", "scored", "unit", "baselines", "interval", "standing", "verdict")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +84,7 @@ def assemble(
     unit: str,
     skipped: Mapping[str, int],
     best_order: int | None,
-    held_out: bool,
+    source: Source,
     facts: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Build the JSON object.
@@ -88,7 +94,7 @@ def assemble(
         unit: "base" or "residue".
         skipped: Letters read and not scored, by reason.
         best_order: The order that validation chose; None without a data set.
-        held_out: False when the letters are the train split's.
+        source: Where the letters come from.
         facts: What was scored with what; taken over as it is.
     """
     nats = scores.nll_nats
@@ -99,7 +105,7 @@ def assemble(
     if best_order is not None and differences:
         differences["best"] = differences[f"order-{best_order}"]
     standing, words = judge(
-        nats / math.log(2), baselines, differences.get("best"), unit=unit, held_out=held_out
+        nats / math.log(2), baselines, differences.get("best"), unit=unit, source=source
     )
     return {
         "unit": unit,
@@ -140,8 +146,8 @@ def judge(
     to_best: Interval | None,
     *,
     unit: str,
-    held_out: bool,
-) -> tuple[str, str]:
+    source: Source,
+) -> tuple[Standing, str]:
     """Say where a model stands, in one word for programs and a sentence for people.
 
     Args:
@@ -149,46 +155,49 @@ def judge(
         baselines: Name to bits.
         to_best: Model minus best order-k with its interval, where there is one.
         unit: "base" or "residue".
-        held_out: False for the train split.
+        source: Where the letters come from.
     """
-    if not held_out:
-        return "train", "TRAIN DATA: the model has seen these letters; this is not a held-out score"
+    if source == "train":
+        return "train", "TRAIN DATA: the model has seen these letters; this is no held-out score"
     if bits >= baselines["uniform"]:
-        return (
-            "broken",
-            f"no better than guessing every {unit} alike: train (longer), or look for a fault",
-        )
+        return "broken", _no_better_than_guessing(unit, source)
     if "best" not in baselines:
         return "unknown", (
-            f"below uniform; the data set is not at hand, so there is no other baseline to say "
+            "below uniform; the data set of the run is not at hand, so no other baseline says "
             f"what {bits:.4f} bits are worth (give --data DIR)"
         )
     gain = baselines["best"] - bits
-    shallow = next(name for name in ("order-5", "order-0") if name in baselines)
     if gain > SUSPICIOUS_GAIN_BITS:
         return "suspicious", (
-            f"{gain:.3f} bits below the best order-k, more than one genome usually allows: "
-            "look for a leak first (copies or close relatives of these letters in the train split)"
+            f"{gain:.3f} bits below the best order-k, more than one genome usually allows: look "
+            "for a leak first (copies or close relatives of these letters in the train split)"
         )
     if to_best is not None and not to_best.excludes_zero:
         return "level", (
-            f"level with the best order-k ({gain:+.4f} bits gained; the interval includes 0): "
-            "train longer"
+            f"level with the best order-k ({-gain:+.4f} bits; the interval includes 0): train "
+            "longer"
         )
     if gain > 0:
         sure = "" if to_best is not None else "; no interval says how sure that is"
-        return (
-            "beyond",
-            f"{gain:.4f} bits below the best order-k: it has learnt more than short words{sure}",
+        return "beyond", (
+            f"{gain:.4f} bits below the best order-k: it has learnt more than short words{sure}"
         )
+    shallow = next(name for name in ("order-5", "order-0") if name in baselines)
     if bits > baselines[shallow]:
         return "little", (
             f"above {shallow} ({baselines[shallow]:.4f}): it has learnt little yet; train longer"
         )
     return "short", (
-        f"between {shallow} and the best order-k, {-gain:.4f} bits above it: it has learnt short "
-        "words; train longer"
+        f"between {shallow} and the best order-k, {-gain:.4f} bits above the latter: it has "
+        "learnt short words; train longer"
     )
+
+
+def _no_better_than_guessing(unit: str, source: Source) -> str:
+    start = f"no better than guessing, every {unit} alike: "
+    if source == "file":
+        return start + "these letters are unlike the training data, or the model has learnt little"
+    return start + "train longer, or look for a fault"
 
 
 def read_score(path: Path) -> dict[str, Any]:
