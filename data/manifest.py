@@ -142,7 +142,7 @@ def load_manifest(folder: Path) -> Manifest:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     try:
         value = json.loads(raw, object_pairs_hook=_unique_keys, parse_constant=_no_constants)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON ({error}); make the data set anew") from None
     version = value.get("schema_version") if isinstance(value, dict) else None
     if version != SCHEMA_VERSION:

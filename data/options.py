@@ -118,6 +118,9 @@ class PreprocessOptions:
         """
         if not self.paths:
             raise InputError("PATHS: no input file is named; give at least one FASTA file")
+        if self.alphabet == "protein" and self.split == "blocks":
+            # A block would end inside a protein, where no end may be trained.
+            raise InputError("--split blocks: proteins are not cut; use --split records")
         least = {
             "guard": 0,
             "block_length": 1,

@@ -5,6 +5,7 @@ died is removed by the next run for the same destination: a lock tells whether i
 shared disks and in containers too, where process numbers do not.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -57,7 +58,7 @@ class WorkFolder:
             self._clear_remains()
             self._folder.mkdir()
             self._lock = os.open(self._folder / _LOCK_NAME, os.O_CREAT | os.O_RDWR, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _try_lock(self._lock)
             self.spool.mkdir()
             self.dataset.mkdir()
         except OSError as error:
@@ -148,18 +149,27 @@ def glob_escape(name: str) -> str:
 
 
 def _is_alive(folder: Path) -> bool:
+    """Return whether the process that owns a working folder still runs."""
+    pid = folder.name.rpartition("-")[2]
     try:
         lock = os.open(folder / _LOCK_NAME, os.O_RDWR)
     except OSError:
         # Not locked yet: its owner is between two calls, or died there.
-        return _is_running(folder.name.rpartition("-")[2])
+        return _is_running(pid)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        is_free = _try_lock(lock)
     finally:
         os.close(lock)
-    return False
+    return _is_running(pid) if is_free is None else not is_free
+
+
+def _try_lock(descriptor: int) -> bool | None:
+    """Lock a file; return False if another process holds it, None where locks do not work."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+    return True
 
 
 def _is_running(pid: str) -> bool:
@@ -180,9 +190,11 @@ def _sync_folders(root: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Make the names in a folder survive a power failure."""
+    """Make the names in a folder survive a power failure, where the file system can."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError:
+        pass
     finally:
         os.close(descriptor)

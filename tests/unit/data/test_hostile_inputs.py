@@ -129,6 +129,7 @@ def test_bad_destinations(command: Callable, tmp_path: Path) -> None:
         (("--test-fraction", "0.5"), "--test-fraction 0.5"),
         (("--max-ambiguous", "nan"), "--max-ambiguous nan"),
         (("--n-run", "0"), "--n-run 0"),
+        (("--alphabet", "protein", "--split", "blocks"), "--split blocks: proteins are not cut"),
         (("--workers", "0"), "--workers 0"),
         (("--min-length", "0"), "--min-length 0"),
         (("--shard-bytes", "-5"), "--shard-bytes -5"),

@@ -72,7 +72,9 @@ def test_what_is_wrong_is_named(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"a": NaN}', '{"a": 1, "a": 1}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "1", '{"a": NaN}', '{"a": 1, "a": 1}', "\xff", "[" * 10**5]
+)
 def test_what_is_not_json_is_refused(dataset: DataSet, text: str) -> None:
     (dataset.folder / "manifest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(InputError, match=r"manifest\.json"):

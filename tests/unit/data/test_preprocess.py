@@ -341,9 +341,3 @@ def test_memory_does_not_grow_with_a_contig(tmp_path: Path) -> None:
 def test_memory_of_a_large_contig(tmp_path: Path) -> None:
     contig = _soft_masked_contig(tmp_path / "x.fa", 300)
     assert _peak_megabytes(contig, tmp_path / "out") < 400
-
-
-def test_shards_are_of_the_size_asked(build: Build, proteome: Path) -> None:
-    dataset = build(proteome, "--alphabet", "protein", "--shard-bytes", "1000")
-    for split in dataset.manifest.splits.values():
-        assert [shard.samples for shard in split.shards] == [1] * len(split.shards)

@@ -100,6 +100,22 @@ def test_remains_of_the_dead_go_and_the_living_stay(tmp_path: Path) -> None:
     assert left == sorted([*others, locked.name])
 
 
+def test_file_systems_without_locks_fall_back_on_process_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("genomoe.data.workfolder.fcntl.flock", refuse)
+    for name in (".out.partial-1", ".out.partial-999999"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lock").touch()
+    with WorkFolder(tmp_path / "out", force=False) as work:
+        fill(work, "1")
+        work.publish()
+    assert names(tmp_path) == [".out.partial-1", "out"]
+
+
 @pytest.mark.parametrize("name", ["a[1]", "*", "q?"])
 def test_odd_names_match_themselves_only(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
