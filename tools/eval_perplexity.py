@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         # Every rank meets the same mistake; one of them says so.
         return fail(error) if os.environ.get("RANK", "0") == "0" else 2
+    except FloatingPointError as error:
+        return fail(error, 1)
     except KeyboardInterrupt:
         return fail(Exception("interrupted"), 1)
     return 0

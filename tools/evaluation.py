@@ -65,6 +65,7 @@ def evaluate(options: EvalOptions) -> None:
 
     Raises:
         InputError: If checkpoint, data and options do not fit together.
+        FloatingPointError: If a score is not finite.
     """
     job = prepare(options)
     scorer = open_scorer(job.facts, engine="gpu" if torch.cuda.is_available() else "cpu")
@@ -80,6 +81,13 @@ def evaluate(options: EvalOptions) -> None:
     if not is_main:
         return
     meter.finish()
+    if not np.isfinite(nats[job.mask]).all():
+        raise FloatingPointError(
+            f"{job.facts.path}: the model gives a letter no finite probability; its weights are "
+            "damaged or training diverged"
+        )
+    if job.dataset is not None:
+        print(f"baselines: counting words of {job.dataset.folder}", file=sys.stderr, flush=True)
     score = summarize(job, nats)
     print("\n".join(["", heading(score), *table(score), score["verdict"]]), file=sys.stderr)
     print(json.dumps(score, allow_nan=False), flush=True)

@@ -28,7 +28,10 @@ type Standing = Literal[
     "train", "broken", "unknown", "suspicious", "level", "beyond", "little", "short"
 ]
 
-_REQUIRED = ("bits", "perplexity", "scored", "unit", "baselines", "interval", "standing", "verdict")
+_REQUIRED = (
+    *("bits", "perplexity", "scored", "skipped", "unit", "baselines", "interval", "standing"),
+    *("verdict", "checkpoint", "chosen", "split", "fasta", "window", "stride"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

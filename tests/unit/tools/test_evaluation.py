@@ -218,3 +218,13 @@ def test_mistakes_in_files(capsys, tmp_path, run, dna_set):
     assert "not the one this run was trained on" in refused(
         capsys, run, "--data", tmp_path / "other"
     )
+
+
+def test_a_model_that_diverged(capsys, run, monkeypatch):
+    stub = StubScorer(lambda letters, piece, positions: np.full(len(positions), np.nan))
+    monkeypatch.setattr(evaluation, "open_scorer", lambda facts, engine: stub)
+    monkeypatch.setattr(evaluation.ranks, "stop", lambda: None)
+    assert main([str(run)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no finite probability" in captured.err.splitlines()[-1]
