@@ -61,7 +61,23 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Refuse shapes that no model can have."""
-        _require(self.num_blocks >= 1, "num-blocks", self.num_blocks, "1 or more")
+        for name in (
+            "num_blocks",
+            "hidden_size",
+            "num_attention_heads",
+            "moe_ffn_hidden_size",
+            "ffn_hidden_size",
+            "rotary_base",
+            "stem_kmer_buckets",
+            "make_vocab_size_divisible_by",
+        ):
+            value = getattr(self, name)
+            _require(value >= 1, name.replace("_", "-"), value, "1 or more")
+        for name in ("moe_aux_loss_coeff", "moe_z_loss_coeff", "init_method_std"):
+            value = getattr(self, name)
+            _require(0 <= value < math.inf, name.replace("_", "-"), value, "0 or more")
+        epsilon = self.layernorm_epsilon
+        _require(0 < epsilon < math.inf, "layernorm-epsilon", epsilon, "a number above 0")
         _require(
             self.hidden_size % self.num_attention_heads == 0
             and (self.hidden_size // self.num_attention_heads) % 2 == 0,
@@ -85,7 +101,7 @@ class ModelConfig:
             )
         _require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "0 to below 1")
         scale = self.rotary_position_scale
-        _require(scale > 0, "rotary-position-scale", scale, "a number above 0")
+        _require(0 < scale < math.inf, "rotary-position-scale", scale, "a number above 0")
         _require(
             all(1 <= k <= 16 for k in self.stem_kmer_orders),
             "stem-kmer-orders",

@@ -49,6 +49,8 @@ def layout_errors(config: ParallelConfig, *, world_size: int, num_moe_experts: i
     """
     ep = config.expert_model_parallel_size
     errors = []
+    if config.timeout_seconds < 1:
+        errors.append(f"parallel.timeout-seconds is {config.timeout_seconds}: use 1 or more")
     if ep < 1:
         errors.append(f"parallel.expert-model-parallel-size is {ep}: use 1 or more")
         return errors

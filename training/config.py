@@ -38,6 +38,13 @@ class RowConfig:
     mask_weight: float = 1.0
     """Weight of soft-masked (lower-case) letters in the training loss; never in scores."""
 
+    def __post_init__(self) -> None:
+        """Refuse values that no run can have."""
+        _require(self.seq_length >= 2, "rows.seq-length", self.seq_length, "2 or more")
+        chance = self.reverse_complement
+        _require(chance is None or 0 <= chance <= 1, "rows.reverse-complement", chance, "0 to 1")
+        _require(0 <= self.mask_weight <= 1, "rows.mask-weight", self.mask_weight, "0 to 1")
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
@@ -59,6 +66,21 @@ class OptimizerConfig:
     """Added to the root of the second moment."""
     clip_grad: float = 1.0
     """Largest norm of all gradients together."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that no run can have."""
+        for field_name in ("lr", "weight_decay"):
+            value = getattr(self, field_name)
+            _require(0 <= value < math.inf, f"optimizer.{field_name}", value, "0 or more")
+        for field_name in ("min_lr_fraction", "warmup_fraction"):
+            value = getattr(self, field_name)
+            _require(0 <= value <= 1, f"optimizer.{field_name}", value, "0 to 1")
+        for field_name in ("adam_beta1", "adam_beta2"):
+            value = getattr(self, field_name)
+            _require(0 <= value < 1, f"optimizer.{field_name}", value, "0 to below 1")
+        for field_name in ("adam_eps", "clip_grad"):
+            value = getattr(self, field_name)
+            _require(0 < value < math.inf, f"optimizer.{field_name}", value, "a number above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +111,26 @@ class TrainingConfig:
     log_interval: int = 10
     """Iterations between lines of the log; metrics.jsonl has every iteration."""
 
+    def __post_init__(self) -> None:
+        """Refuse values that no run can have."""
+        for field_name in (
+            "global_batch_size",
+            "micro_batch_size",
+            "train_iters",
+            "eval_interval",
+            "eval_windows",
+            "save_interval",
+            "keep_checkpoints",
+            "log_interval",
+        ):
+            value = getattr(self, field_name)
+            _require(value is None or value >= 1, f"training.{field_name}", value, "1 or more")
+        for field_name in ("seed", "early_stop_evals"):
+            value = getattr(self, field_name)
+            _require(0 <= value < 2**63, f"training.{field_name}", value, "0 or more")
+        epochs = self.train_epochs
+        _require(0 < epochs < math.inf, "training.train-epochs", epochs, "a number above 0")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
@@ -105,6 +147,11 @@ class PretrainConfig:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+def _require(condition: bool, name: str, value: object, wanted: str) -> None:
+    if not condition:
+        raise ValueError(f"{name.replace('_', '-')} is {value}: use {wanted}")
 
 
 # What may change when a run is resumed: where it runs, and what is only looked at.

@@ -109,13 +109,13 @@ def place(config: PretrainConfig) -> PretrainConfig:
     launch = config.launch
     present = _count_gpus()
     gpus = present if launch.gpus is None and launch.procs is None else launch.gpus or 0
-    if gpus > present:
+    if not 0 <= gpus <= present:
         raise InputError(
             f"GPUS={gpus}: this machine has {present} usable NVIDIA GPU(s); "
             f"use GPUS={present}" + ("" if present else " (CPU ranks)")
         )
     engine: Engine = "gpu" if gpus else "cpu"
-    procs = gpus or launch.procs or _default_procs(config)
+    procs = gpus or (_default_procs(config) if launch.procs is None else launch.procs)
     if procs < 1 or launch.nodes < 1:
         raise InputError(f"NODES={launch.nodes} PROCS={procs}: use 1 or more of each")
     backend = config.model.expert_backend

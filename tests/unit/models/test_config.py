@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -9,6 +10,22 @@ from genomoe.models.config import ModelConfig
     ("fields", "start", "fix"),
     [
         ({"num_blocks": 0}, "model.num-blocks is 0: use", "1 or more"),
+        ({"hidden_size": 0}, "model.hidden-size is 0: use", "1 or more"),
+        ({"num_attention_heads": 0}, "model.num-attention-heads is 0: use", "1 or more"),
+        ({"moe_ffn_hidden_size": 0}, "model.moe-ffn-hidden-size is 0: use", "1 or more"),
+        ({"ffn_hidden_size": -8}, "model.ffn-hidden-size is -8: use", "1 or more"),
+        ({"rotary_base": 0}, "model.rotary-base is 0: use", "1 or more"),
+        ({"stem_kmer_buckets": 0}, "model.stem-kmer-buckets is 0: use", "1 or more"),
+        (
+            {"make_vocab_size_divisible_by": 0},
+            "model.make-vocab-size-divisible-by is 0: use",
+            "1 or more",
+        ),
+        ({"moe_z_loss_coeff": -1.0}, "model.moe-z-loss-coeff is -1.0: use", "0 or more"),
+        ({"moe_aux_loss_coeff": math.nan}, "model.moe-aux-loss-coeff is nan: use", "0 or more"),
+        ({"init_method_std": math.inf}, "model.init-method-std is inf: use", "0 or more"),
+        ({"layernorm_epsilon": 0.0}, "model.layernorm-epsilon is 0.0: use", "above 0"),
+        ({"dropout": math.nan}, "model.dropout is nan: use", "0 to below 1"),
         (
             {"hidden_size": 30, "num_attention_heads": 4, "num_query_groups": 4},
             "model.num-attention-heads is 4: use",

@@ -42,6 +42,11 @@ def test_a_size_below_one(ep: int) -> None:
     assert error == f"parallel.expert-model-parallel-size is {ep}: use 1 or more"
 
 
+def test_a_timeout_below_a_second() -> None:
+    (error,) = layout_errors(ParallelConfig(timeout_seconds=0), world_size=1, num_moe_experts=4)
+    assert error == "parallel.timeout-seconds is 0: use 1 or more"
+
+
 def test_auto_shards_where_there_is_something_to_share() -> None:
     assert ParallelConfig().wrap_for(1) == "ddp"
     assert ParallelConfig().wrap_for(2) == "fsdp"

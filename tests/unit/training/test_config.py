@@ -67,6 +67,43 @@ def test_every_conflict_and_unknown_fields_are_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("section", "field", "value", "fix"),
+    [
+        ("rows", "seq_length", 1, "2 or more"),
+        ("rows", "reverse_complement", 1.5, "0 to 1"),
+        ("rows", "mask_weight", math.nan, "0 to 1"),
+        ("optimizer", "lr", -1.0, "0 or more"),
+        ("optimizer", "lr", math.nan, "0 or more"),
+        ("optimizer", "lr", math.inf, "0 or more"),
+        ("optimizer", "weight_decay", -0.1, "0 or more"),
+        ("optimizer", "min_lr_fraction", 1.1, "0 to 1"),
+        ("optimizer", "warmup_fraction", -0.1, "0 to 1"),
+        ("optimizer", "adam_beta1", 1.0, "0 to below 1"),
+        ("optimizer", "adam_beta2", -0.1, "0 to below 1"),
+        ("optimizer", "adam_eps", 0.0, "a number above 0"),
+        ("optimizer", "clip_grad", 0.0, "a number above 0"),
+        ("training", "global_batch_size", 0, "1 or more"),
+        ("training", "micro_batch_size", -1, "1 or more"),
+        ("training", "train_iters", 0, "1 or more"),
+        ("training", "train_epochs", 0.0, "a number above 0"),
+        ("training", "train_epochs", math.nan, "a number above 0"),
+        ("training", "eval_interval", 0, "1 or more"),
+        ("training", "eval_windows", 0, "1 or more"),
+        ("training", "save_interval", 0, "1 or more"),
+        ("training", "keep_checkpoints", 0, "1 or more"),
+        ("training", "log_interval", 0, "1 or more"),
+        ("training", "early_stop_evals", -1, "0 or more"),
+        ("training", "seed", -1, "0 or more"),
+    ],
+)
+def test_values_that_no_run_can_have(section: str, field: str, value: Any, fix: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        changed(section, **{field: value})
+    flag = f"{section}.{field.replace('_', '-')}"
+    assert str(caught.value) == f"{flag} is {value}: use {fix}"
+
+
+@pytest.mark.parametrize(
     ("batch", "micro", "ranks", "expected"),
     [
         (32, 32, 1, (32, 1)),
@@ -75,7 +112,6 @@ def test_every_conflict_and_unknown_fields_are_told() -> None:
         (24, 5, 2, (4, 3)),  # the largest divisor of 12 that is not above 5
         (14, 3, 2, (1, 7)),
         (8, 100, 8, (1, 1)),
-        (8, 0, 1, (1, 8)),
     ],
 )
 def test_micro_batches(batch: int, micro: int, ranks: int, expected: tuple[int, int]) -> None:
