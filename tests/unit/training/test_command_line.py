@@ -1,3 +1,5 @@
+import io
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -74,6 +76,20 @@ def test_a_bad_value_is_named_with_its_flag(words: list[str], named: list[str]) 
 
 def test_a_value_that_the_dataclass_refuses() -> None:
     assert "inner.batch-size is 0: use 1 or more" in refused("--inner.batch-size", "0")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("columns", ["40", "80", "300"])
+def test_one_line_whatever_the_terminal(
+    encoding: str, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    message = refused("--inner.batch-sise", "5")
+    assert message.startswith("Unrecognized options: --inner.batch-sise, 5")
+    assert "did you mean --inner.batch-size?" in message
+    assert refused("--rate", "fast").startswith("Error parsing --rate: ")
+    assert refused("--inner.batch-size", "0").startswith("inner.batch-size is 0: use 1 or more")
 
 
 def test_help_is_no_mistake(capsys: pytest.CaptureFixture[str]) -> None:
