@@ -8,6 +8,7 @@ Without a preset an existing run goes on with its own config, and a new one gets
 
 import dataclasses
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -228,11 +229,15 @@ def start(config: PretrainConfig) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
+    # Its account of which rank ended how; ours is below.
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
         elastic_launch(_elastic_config(config), command[0])(*command[1:])
     except ChildFailedError as error:
         first = min(error.failures.values(), key=lambda failure: failure.timestamp)
-        if first.exitcode not in (1, 2):  # those have said themselves what was wrong
+        if Path(first.error_file).exists():
+            fail(Exception(first.message))
+        elif first.exitcode != 1:  # an exception has been printed by its rank
             fail(Exception(f"rank {first.local_rank} ended with exit code {first.exitcode}"))
         return 2 if first.exitcode == 2 else 1
     return 0

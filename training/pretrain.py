@@ -6,9 +6,12 @@ python -m genomoe.training.launch PRESET --data DIR --run DIR    (starts this on
 import ctypes
 import json
 import logging
+import os
 import signal
 import sys
+import time
 import warnings
+from pathlib import Path
 
 # megatron-core warns about every optional package that a plain install lacks.
 warnings.filterwarnings("ignore", module=r"megatron\..*|torch\..*")
@@ -18,6 +21,7 @@ for name in ("megatron", "torch.utils.cpp_extension"):
 from genomoe.data.dataset import DataSet  # noqa: E402
 from genomoe.data.errors import InputError  # noqa: E402
 from genomoe.parallel import topology as ranks  # noqa: E402
+from genomoe.training.command_line import fail  # noqa: E402
 from genomoe.training.config import PretrainConfig  # noqa: E402
 from genomoe.training.json_codec import decode, encode  # noqa: E402
 from genomoe.training.run_folder import RunLock, write_config  # noqa: E402
@@ -35,12 +39,22 @@ def main() -> int:
         else:
             _run(config, info)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        _tell(error)
         return 2
     except FloatingPointError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        _tell(error)
         return 1
     return 0
+
+
+def _tell(error: Exception) -> None:
+    """Say what was wrong: to the launcher of several ranks, which says it once for all of them."""
+    reply = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if reply is None:
+        fail(error)
+    else:
+        content = {"message": str(error), "timestamp": int(time.time())}
+        Path(reply).write_text(json.dumps(content))
 
 
 def _run(config: PretrainConfig, info: ranks.RankInfo) -> None:
