@@ -7,6 +7,7 @@ balance losses, which are sums over them, come out as means; the letters' sum is
 N / W, tokens over weights of the global batch, so that it comes out divided by W.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -58,7 +59,8 @@ class TrainStep:
         """Take a step on this rank's micro-batches of the global batch.
 
         Raises:
-            FloatingPointError: If the loss is not finite; the weights are as before.
+            FloatingPointError: If the loss is not finite (the weights are as before) or the
+                gradient is not (the weights are lost).
         """
         topology = self._topology
         tokens, weight = global_totals(batches, topology.groups.dp, topology.device)
@@ -74,6 +76,8 @@ class TrainStep:
         if not torch.isfinite(total):
             raise FloatingPointError(f"the loss is {loss}")
         _, grad_norm, _ = self._optimizer.step()
+        if not math.isfinite(grad_norm):
+            raise FloatingPointError(f"the gradient norm is {float(grad_norm)}")
         balance = self._built.balance
         return StepResult(
             loss=loss,
