@@ -140,10 +140,10 @@ def _count_gpus() -> int:
 
 def _default_procs(config: PretrainConfig) -> int:
     cores = min(len(os.sched_getaffinity(0)), MAX_DEFAULT_PROCS)
-    ep = config.parallel.expert_model_parallel_size
+    ep = max(1, config.parallel.expert_model_parallel_size)  # below 1 is refused later
     batch = config.training.global_batch_size
     for procs in range(max(cores, ep), 0, -1):
-        if procs % ep == 0 and batch % (procs * config.launch.nodes) == 0:
+        if procs % ep == 0 and batch % (procs * max(1, config.launch.nodes)) == 0:
             return procs
     return 1
 

@@ -23,10 +23,16 @@ class RunLock:
         """Take the lock.
 
         Raises:
-            InputError: If another process holds it.
+            InputError: If another process holds it, or it cannot be made.
         """
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise InputError(
+                f"{self._path.parent}: no run folder can be here ({error.strerror}); "
+                "give another RUN"
+            ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -54,6 +54,14 @@ def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
         pass
 
 
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for run in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(InputError) as caught, RunLock(run):
+            pass
+        assert str(caught.value).startswith(f"{run}: no run folder can be here (")
+
+
 def test_a_child_does_not_inherit_the_lock(tmp_path: Path) -> None:
     with RunLock(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
