@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from genomoe.data.dataset import DataSet
 from genomoe.data.options import PreprocessOptions
 from genomoe.data.pipeline import preprocess
 from genomoe.data.preprocess import main
 from genomoe.data.synthetic import markov_genome, markov_proteins, write_fasta
+
+# Time limits per example fail on a busy machine and prove nothing.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 Command = Callable[..., tuple[int, dict[str, Any], str]]
 

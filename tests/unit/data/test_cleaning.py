@@ -44,9 +44,7 @@ def test_gaps_split_and_ends_are_trimmed(
     assert result.dropped_letters["gaps"] == 1 + 3 + 1 + 2 + 3 + 2 + 2
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(
     sequences=st.lists(st.text("ANNG", min_size=0, max_size=25), min_size=1, max_size=5),
     n_run=st.integers(2, 4),
