@@ -19,13 +19,11 @@ from typing import Any
 
 import numpy as np
 import tyro
+from seeds import machine
 
 from genomoe.data.dataset import DataSet
 from genomoe.training.presets import PRESETS
 from genomoe.training.rows import row_source
-
-sys.path.insert(0, str(Path(__file__).parent))
-from seeds import machine  # noqa: E402
 
 ARMS: dict[str, tuple[int, int, list[str]]] = {
     # name: (ranks, threads of each, flags)

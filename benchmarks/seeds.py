@@ -1,7 +1,7 @@
 """Train presets with several seeds on one genome and score each: the record behind the claims.
 
     python benchmarks/seeds.py --data DIR --out DIR [--presets bacterium bacterium-dense]
-        [--seeds 1 2 3] [--epochs 12] [--procs 2] [--at-once 1]
+        [--seeds 1 2 3] [--epochs 8] [--procs 2] [--at-once 1]
 
 Every run is the product's own command. Rows go to OUT/rows.json and, as a table, to stdout.
 """
@@ -34,7 +34,7 @@ class SeedOptions:
     """Recipes."""
     seeds: tuple[int, ...] = (1, 2, 3)
     """Of weights, order and masks."""
-    epochs: float = 12.0
+    epochs: float = 8.0
     """Passes over the training rows."""
     procs: int = 2
     """CPU ranks of one run, one thread each."""
