@@ -41,7 +41,7 @@ class SeedOptions:
     at_once: int = 1
     """Runs at the same time; needs `procs` cores for each."""
     flags: tuple[str, ...] = ()
-    """Further flags for the training command."""
+    """Further flags for the training command, without their dashes: model.dropout=0."""
 
 
 def main() -> None:
@@ -63,7 +63,8 @@ def run(options: SeedOptions, preset: str, seed: int) -> dict[str, Any]:
     train = [sys.executable, "-m", "genomoe.training.launch", preset]
     train += ["--data", str(options.data), "--run", str(folder), "--gpus", "0"]
     train += ["--procs", str(options.procs), "--training.seed", str(seed)]
-    train += ["--training.train-epochs", str(options.epochs), *options.flags]
+    train += ["--training.train-epochs", str(options.epochs)]
+    train += [f"--{flag}" for flag in options.flags]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     log = folder.with_suffix(".log")
     with log.open("w") as file:
