@@ -38,6 +38,7 @@ TOKENS, CASE_BEGIN, CASE_END, HEADERS = "tokens", "case_begin", "case_end", "hea
 READ_LETTERS = 1 << 22
 _RECORDS_NAME = "records.npy"
 _MAX_OPEN_FILES = 64
+_MAX_READ_INTERVALS = 1 << 12
 
 
 def spool_path(folder: Path, file: int, part: str) -> Path:
@@ -116,13 +117,10 @@ class Spool:
         first, last = int(row["case_begin"]), int(row["case_end"])
         if first == last:
             return empty_intervals()
-        begins, ends = (
-            np.memmap(spool_path(self.folder, int(row["file"]), part), dtype="<i8", mode="r")
-            for part in (CASE_BEGIN, CASE_END)
-        )
-        offset = int(row["offset"])
-        low = first + int(np.searchsorted(ends[first:last], offset + start, side="right"))
-        high = first + int(np.searchsorted(begins[first:last], offset + start + length))
+        file, offset = int(row["file"]), int(row["offset"])
+        begins, ends = (self._intervals(file, part, first, last) for part in (CASE_BEGIN, CASE_END))
+        low = int(np.searchsorted(ends, offset + start, side="right"))
+        high = int(np.searchsorted(begins, offset + start + length))
         intervals = np.stack([begins[low:high], ends[low:high]], axis=1)
         return clip(intervals - offset, start, start + length)
 
@@ -134,6 +132,16 @@ class Spool:
             raw = bytearray(end - begin)
             self._read_into(file, HEADERS, begin, memoryview(raw))
             yield raw[:id_bytes].decode("utf-8"), raw.decode("utf-8")
+
+    def _intervals(self, file: int, part: str, first: int, last: int) -> np.ndarray:
+        """Return entries [first, last) of one column of a file's lower-case intervals."""
+        if last - first > _MAX_READ_INTERVALS:
+            # A long record: only what the search touches is read.
+            path = spool_path(self.folder, file, part)
+            return np.memmap(path, dtype="<i8", mode="r")[first:last].view(np.ndarray)
+        column = np.empty(last - first, dtype="<i8")
+        self._read_into(file, part, 8 * first, memoryview(column.view(np.uint8)))
+        return column
 
     def _read_into(self, file: int, part: str, offset: int, buffer: memoryview) -> None:
         key = (file, part)

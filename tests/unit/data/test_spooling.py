@@ -40,7 +40,11 @@ def chunk_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return request.param
 
 
-def test_any_part_of_any_record_can_be_read(tmp_path: Path, chunk_bytes: int) -> None:
+@pytest.mark.parametrize("max_read_intervals", [0, 1 << 12])
+def test_any_part_of_any_record_can_be_read(
+    tmp_path: Path, chunk_bytes: int, max_read_intervals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("genomoe.data.spool._MAX_READ_INTERVALS", max_read_intervals)
     first = "ACgtnNNacGTTTTacgACGT"
     second = "acgtACGTacgtAC"
     spool, _ = spooled(
