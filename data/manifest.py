@@ -7,13 +7,12 @@ give the same bytes on any machine. It is written last; a folder without one is 
 import dataclasses
 import hashlib
 import json
-import types
-import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from genomoe.data.errors import InputError
+from genomoe.data.json_codec import decode
 from genomoe.data.tokenizer import tokenizer_for
 
 MANIFEST_NAME = "manifest.json"
@@ -151,7 +150,7 @@ def load_manifest(folder: Path) -> Manifest:
             f"make the data set anew with this version"
         )
     try:
-        manifest: Manifest = _decode(Manifest, value, "manifest")
+        manifest = decode(Manifest, value, "manifest")
     except ValueError as error:
         raise InputError(f"{path}: {error}; make the data set anew") from None
     if manifest.to_bytes() != raw:
@@ -214,33 +213,3 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constants(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
-
-
-def _decode(kind: Any, value: Any, where: str) -> Any:
-    """Build ``kind`` from parsed JSON; nothing may be missing, left over or of another type."""
-    origin = typing.get_origin(kind)
-    if dataclasses.is_dataclass(kind):
-        return _decode_dataclass(kind, value, where)
-    if origin is dict and isinstance(value, dict):
-        inner = typing.get_args(kind)[1]
-        return {key: _decode(inner, item, f"{where}.{key}") for key, item in value.items()}
-    if origin is tuple and isinstance(value, list):
-        inner = typing.get_args(kind)[0]
-        return tuple(_decode(inner, item, f"{where}[{i}]") for i, item in enumerate(value))
-    if origin is types.UnionType:
-        if value is None:
-            return None
-        return _decode(typing.get_args(kind)[0], value, where)
-    # type(), since a bool is an int to isinstance.
-    if type(value) is not kind:
-        raise ValueError(f"{where} is {value!r}, expected {getattr(kind, '__name__', kind)}")
-    return value
-
-
-def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is {value!r}, expected an object")
-    hints = typing.get_type_hints(kind)
-    for name in sorted(hints.keys() ^ value.keys()):
-        raise ValueError(f"{where}.{name} is {'missing' if name in hints else 'unknown'}")
-    return kind(**{name: _decode(hints[name], value[name], f"{where}.{name}") for name in hints})

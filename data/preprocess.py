@@ -12,8 +12,7 @@ from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from types import FrameType
 
-import tyro
-
+from genomoe.data.command_line import parse
 from genomoe.data.errors import InputError
 from genomoe.data.options import PreprocessOptions
 from genomoe.data.pipeline import preprocess
@@ -23,9 +22,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    options = tyro.cli(PreprocessOptions, args=arguments, prog="genomoe.data.preprocess")
+    words = sys.argv[1:] if arguments is None else arguments
     start = time.monotonic()
     try:
+        options = parse(PreprocessOptions, words, prog="python -m genomoe.data.preprocess")
         with _interruptible():
             summary = preprocess(options)
     except InputError as error:

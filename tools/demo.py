@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from genomoe.data.command_line import fail, parse
 from genomoe.data.errors import InputError
 from genomoe.tools.summary import print_summary
-from genomoe.training.command_line import fail, parse
 
 
 @dataclass(frozen=True, kw_only=True)

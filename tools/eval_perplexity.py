@@ -13,10 +13,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from genomoe.data.command_line import fail, parse
 from genomoe.data.errors import InputError
 from genomoe.parallel.threads import set_thread_environment
 from genomoe.tools.eval_options import EvalOptions
-from genomoe.training.command_line import fail, parse
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

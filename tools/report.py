@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 import tyro
 
+from genomoe.data.command_line import fail, parse
 from genomoe.data.errors import InputError
 from genomoe.data.manifest import TOOL_VERSION, Manifest, load_manifest
 from genomoe.data.tokenizer import VOCAB_SIZE, tokenizer_for
@@ -25,7 +26,6 @@ from genomoe.tools import figures
 from genomoe.tools.score import read_score
 from genomoe.tools.score_table import Row, rows
 from genomoe.tools.summary import next_steps, recent_load
-from genomoe.training.command_line import fail, parse
 from genomoe.training.config import PretrainConfig
 from genomoe.training.metrics import read_metrics
 from genomoe.training.run_folder import read_config

@@ -26,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from genomoe.data.errors import InputError
+from genomoe.data.json_codec import decode, encode
 from genomoe.training.chunks import (
     Chunk,
     StoredFile,
@@ -34,7 +35,6 @@ from genomoe.training.chunks import (
     check_same_tensors,
     plan_reads,
 )
-from genomoe.training.json_codec import decode, encode
 from genomoe.training.run_folder import write_json
 from genomoe.training.state import Piece
 

@@ -16,21 +16,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from genomoe.data.command_line import choose, fail, parse
 from genomoe.data.dataset import DataSet
 from genomoe.data.errors import InputError
+from genomoe.data.json_codec import encode
 from genomoe.models.flops import count_parameters, flops_per_token
 from genomoe.parallel.config import Engine, layout_errors
 from genomoe.parallel.memory import memory_plan
 from genomoe.parallel.preflight import engine_errors
 from genomoe.parallel.threads import set_thread_environment
-from genomoe.training.command_line import choose, fail, parse
 from genomoe.training.config import (
     LaunchConfig,
     PretrainConfig,
     num_microbatches,
     train_iterations,
 )
-from genomoe.training.json_codec import encode
 from genomoe.training.presets import PRESETS
 from genomoe.training.rows import row_source
 from genomoe.training.run_folder import RunLock, read_config
@@ -234,12 +234,14 @@ def start(config: PretrainConfig) -> int:
     try:
         elastic_launch(_elastic_config(config), command[0])(*command[1:])
     except ChildFailedError as error:
-        first = min(error.failures.values(), key=lambda failure: failure.timestamp)
-        if Path(first.error_file).exists():
-            fail(Exception(first.message))
-        elif first.exitcode != 1:  # an exception has been printed by its rank
+        failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
+        for failure in failures:
+            if "code" in failure.error_file_data:
+                return fail(Exception(failure.message), failure.error_file_data["code"])
+        first = failures[0]
+        if first.exitcode != 1:  # an exception has been printed by its rank
             fail(Exception(f"rank {first.local_rank} ended with exit code {first.exitcode}"))
-        return 2 if first.exitcode == 2 else 1
+        return 1
     return 0
 
 

@@ -18,12 +18,12 @@ warnings.filterwarnings("ignore", module=r"megatron\..*|torch\..*")
 for name in ("megatron", "torch.utils.cpp_extension"):
     logging.getLogger(name).setLevel(logging.ERROR)
 
+from genomoe.data.command_line import fail  # noqa: E402
 from genomoe.data.dataset import DataSet  # noqa: E402
 from genomoe.data.errors import InputError  # noqa: E402
+from genomoe.data.json_codec import decode, encode  # noqa: E402
 from genomoe.parallel import topology as ranks  # noqa: E402
-from genomoe.training.command_line import fail  # noqa: E402
 from genomoe.training.config import PretrainConfig  # noqa: E402
-from genomoe.training.json_codec import decode, encode  # noqa: E402
 from genomoe.training.run_folder import RunLock, write_config  # noqa: E402
 
 
@@ -39,22 +39,22 @@ def main() -> int:
         else:
             _run(config, info)
     except InputError as error:
-        _tell(error)
-        return 2
+        return _tell(error, 2)
     except FloatingPointError as error:
-        _tell(error)
-        return 1
+        return _tell(error, 1)
     return 0
 
 
-def _tell(error: Exception) -> None:
+def _tell(error: Exception, code: int) -> int:
     """Say what was wrong: to the launcher of several ranks, which says it once for all of them."""
     reply = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if reply is None:
         fail(error)
     else:
-        content = {"message": str(error), "timestamp": int(time.time())}
+        # With the code, since the launcher may end this rank before it has returned.
+        content = {"message": str(error), "timestamp": int(time.time()), "code": code}
         Path(reply).write_text(json.dumps(content))
+    return code
 
 
 def _run(config: PretrainConfig, info: ranks.RankInfo) -> None:

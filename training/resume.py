@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from genomoe.data.errors import InputError
+from genomoe.data.json_codec import decode, encode
 from genomoe.data.manifest import TOOL_VERSION
 from genomoe.training import checkpoint
 from genomoe.training.config import resume_conflicts
-from genomoe.training.json_codec import decode, encode
 from genomoe.training.run_folder import write_json
 from genomoe.training.state import Piece, allocate_moments, collect, install_weights, set_step
 from genomoe.training.trainer import RunState, Trainer

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any
 
 from genomoe.data.errors import InputError
+from genomoe.data.json_codec import decode, encode
 from genomoe.training.config import PretrainConfig
-from genomoe.training.json_codec import decode, encode
 
 
 class RunLock:

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from genomoe.data.errors import InputError
+from genomoe.data.json_codec import decode
 from genomoe.data.tokenizer import BOS_ID, PAD_ID, Tokenizer, tokenizer_for
 from genomoe.data.windows import Window
 from genomoe.parallel import topology as ranks
 from genomoe.parallel.config import Engine, ParallelConfig
 from genomoe.training.config import PretrainConfig
-from genomoe.training.json_codec import decode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,7 +115,7 @@ def test_the_shapes_and_layouts_are_known_without_torch() -> None:
         "parallel/threads.py",
         "training/chunks.py",
         "training/config.py",
-        "training/json_codec.py",
+        "data/json_codec.py",
         "training/presets.py",
     ):
         assert not {"torch", "megatron"} & top_levels(tree_of(ROOT / name)), name

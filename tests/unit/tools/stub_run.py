@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from genomoe.data.dataset import DataSet
+from genomoe.data.json_codec import encode
 from genomoe.data.windows import Window
 from genomoe.training.config import PretrainConfig, RowConfig
-from genomoe.training.json_codec import encode
 from genomoe.training.run_folder import write_config
 
 SEQ_LENGTH = 48

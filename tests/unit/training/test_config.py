@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genomoe.data.json_codec import encode
 from genomoe.training.config import (
     OptimizerConfig,
     TrainingConfig,
@@ -15,7 +16,6 @@ from genomoe.training.config import (
     resume_conflicts,
     train_iterations,
 )
-from genomoe.training.json_codec import encode
 from genomoe.training.presets import PRESETS
 
 BASE = PRESETS["debug"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from genomoe.data.errors import InputError
-from genomoe.training.json_codec import encode
+from genomoe.data.json_codec import encode
 from genomoe.training.presets import PRESETS
 
 

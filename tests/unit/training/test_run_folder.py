@@ -98,8 +98,8 @@ def test_no_config(tmp_path: Path) -> None:
     ("change", "words"),
     [
         ({"novelty": 1}, r"config\.novelty is unknown to this version"),
-        ({"data": 3}, r"config\.data is 3: expected Path"),
-        ({"rows": None}, r"config\.rows is None: expected an object"),
+        ({"data": 3}, r"config\.data is 3, expected Path"),
+        ({"rows": None}, r"config\.rows is None, expected an object"),
     ],
 )
 def test_an_edited_config(tmp_path: Path, change: dict[str, Any], words: str) -> None:

@@ -36,14 +36,11 @@ def decode[T](kind: type[T], value: Any, where: str = "config") -> T:
 
 def _dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise ValueError(f"{where} is {value!r}: expected an object")
+        raise ValueError(f"{where} is {value!r}, expected an object")
     hints = typing.get_type_hints(kind)
-    fields = [f.name for f in dataclasses.fields(kind)]
-    if unknown := sorted(set(value) - set(fields)):
-        raise ValueError(f"{where}.{unknown[0]} is unknown to this version")
-    if missing := [name for name in fields if name not in value]:
-        raise ValueError(f"{where}.{missing[0]} is missing")
-    return kind(**{name: decode(hints[name], value[name], f"{where}.{name}") for name in fields})
+    for name in sorted(hints.keys() ^ value.keys()):
+        raise ValueError(f"{where}.{name} is {'missing' if name in hints else 'unknown'}")
+    return kind(**{name: decode(hints[name], value[name], f"{where}.{name}") for name in hints})
 
 
 def _plain(kind: Any, value: Any, where: str) -> Any:
@@ -52,10 +49,12 @@ def _plain(kind: Any, value: Any, where: str) -> Any:
         if value not in arguments:
             raise ValueError(f"{where} is {value!r}: use one of {', '.join(map(str, arguments))}")
         return value
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise ValueError(f"{where} is {value!r}: expected a list")
-        return tuple(_plain(arguments[0], item, where) for item in value)
+    if origin is tuple and isinstance(value, list):
+        return tuple(
+            decode(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value)
+        )
+    if origin is dict and isinstance(value, dict):
+        return {key: decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
@@ -63,8 +62,14 @@ def _plain(kind: Any, value: Any, where: str) -> Any:
         return decode(kind, value, where)
     if kind is Path and isinstance(value, str):
         return Path(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and type(value) is int:
         return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{where} is {value!r}: expected {kind.__name__}")
+    # type(), since a bool is an int to isinstance.
+    if type(value) is not kind:
+        raise ValueError(f"{where} is {value!r}, expected {_name(origin or kind)}")
     return value
+
+
+def _name(kind: Any) -> str:
+    """Name a type as the JSON has it."""
+    return {tuple: "a list", dict: "an object"}.get(kind, kind.__name__)

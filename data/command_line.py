@@ -65,18 +65,21 @@ def choose(name: str, known: Sequence[str], what: str) -> str:
 def _one_line(message: str) -> str:
     """Take the frame off tyro's message; keep its first paragraph and what may have been meant."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", message)
-    # Where the encoding has no box characters the frame is of spaces, and the first paragraph,
-    # above a rule, is the title that a drawn frame carries in its top edge.
-    drawn = [line for line in text.splitlines() if line.startswith("│")]
-    lines = [line.strip("│ ") for line in drawn or text.splitlines()]
-    if not drawn:
-        lines = list(itertools.dropwhile(lambda line: line.strip("-"), lines))[1:]
-    first = list(itertools.takewhile(lambda line: line.strip("─-"), lines))
+    lines = [line.strip("│ ") for line in text.splitlines()]
+    # A title and a rule, then the sentence, then more rules; where the output is not UTF-8 there
+    # is no frame, and the rules are of hyphens.
+    body = list(itertools.dropwhile(lambda line: not _is_rule(line), lines))[1:]
+    first = list(itertools.takewhile(lambda line: line and not _is_rule(line), body))
     sentence = " ".join(first).rstrip(".") or "the command line could not be parsed"
-    sentence = re.sub(r"^Error parsing (model|parallel|rows|training|optimizer): ", "", sentence)
+    sentence = re.sub(r"^Error parsing \w+: ", "", sentence)  # a section refused its values
     meant = itertools.dropwhile(lambda line: not line.startswith("Perhaps you meant"), lines)
-    hint = next((line.split()[0] for line in meant if line.startswith("--")), None)
+    flags = (line.split()[0] for line in meant if line.startswith("--") and not _is_rule(line))
+    hint = next(flags, None)
     return f"{sentence}; did you mean {hint}?" if hint else sentence
+
+
+def _is_rule(line: str) -> bool:
+    return "───" in line or line.startswith("-----")
 
 
 def fail(error: Exception, code: int = 2) -> int:
