@@ -97,7 +97,7 @@ def test_no_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"novelty": 1}, r"config\.novelty is unknown to this version"),
+        ({"novelty": 1}, r"config\.novelty is unknown"),
         ({"data": 3}, r"config\.data is 3, expected Path"),
         ({"rows": None}, r"config\.rows is None, expected an object"),
     ],
