@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from genomoe.data.json_codec import encode
 from genomoe.training import launch
+from genomoe.training.presets import PRESETS
 from genomoe.training.run_folder import RunLock
 
 
@@ -197,6 +199,7 @@ def test_a_run_folder_that_is_a_file(refused: Any, tmp_path: Path) -> None:
 
 def test_a_run_whose_config_was_edited(refused: Any, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text('{"novelty": 1}')
+    config = {**encode(PRESETS["debug"]), "novelty": 1}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     line = refused(preset="auto")
     assert "config.json: config.novelty is unknown" in line
