@@ -90,4 +90,8 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    if status:
+        # The process groups are still up, and their threads can abort an ordinary exit.
+        os._exit(status)
