@@ -1,7 +1,7 @@
 """Train presets with several seeds on one genome and score each: the record behind the claims.
 
     python benchmarks/seeds.py --data DIR --out DIR [--presets bacterium bacterium-dense]
-        [--seeds 1 2 3] [--epochs 8] [--procs 2] [--at-once 1]
+        [--seeds 1 2 3] [--epochs 6] [--procs 2] [--at-once 1]
 
 Every run is the product's own command. Rows go to OUT/rows.json and, as a table, to stdout.
 """
@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 import tyro
 
 
@@ -34,10 +35,12 @@ class SeedOptions:
     """Recipes."""
     seeds: tuple[int, ...] = (1, 2, 3)
     """Of weights, order and masks."""
-    epochs: float = 8.0
+    epochs: float = 6.0
     """Passes over the training rows."""
     procs: int = 2
     """CPU ranks of one run, one thread each."""
+    gpus: int = 0
+    """GPUs of one run, instead of CPU ranks; several runs at once share them."""
     at_once: int = 1
     """Runs at the same time; needs `procs` cores for each."""
     flags: tuple[str, ...] = ()
@@ -49,10 +52,14 @@ def main() -> None:
     options = tyro.cli(SeedOptions)
     options.out.mkdir(parents=True, exist_ok=True)
     jobs = [(preset, seed) for seed in options.seeds for preset in options.presets]
+    rows: list[dict[str, Any]] = []
     with ThreadPoolExecutor(options.at_once) as pool:
-        rows = list(pool.map(lambda job: run(options, *job), jobs))
-    record = {"machine": machine(), "procs": options.procs, "rows": rows}
-    (options.out / "rows.json").write_text(json.dumps(record, indent=1) + "\n")
+        for row in pool.map(lambda job: run(options, *job), jobs):
+            rows.append(row)
+            record = {"machine": machine(), "gpus": options.gpus, "procs": options.procs}
+            text = json.dumps({**record, "epochs": options.epochs, "rows": rows}, indent=1)
+            (options.out / "rows.json").write_text(text + "\n")
+            print(f"{row['preset']} seed {row['seed']}: {row['bits']:.4f}", file=sys.stderr)
     print(table(rows))
 
 
@@ -61,8 +68,11 @@ def run(options: SeedOptions, preset: str, seed: int) -> dict[str, Any]:
     folder = options.out / f"{preset}-{seed}"
     began = time.monotonic()
     train = [sys.executable, "-m", "genomoe.training.launch", preset]
-    train += ["--data", str(options.data), "--run", str(folder), "--gpus", "0"]
-    train += ["--procs", str(options.procs), "--training.seed", str(seed)]
+    train += ["--data", str(options.data), "--run", str(folder), "--training.seed", str(seed)]
+    if options.gpus:
+        train += ["--gpus", str(options.gpus)]
+    else:
+        train += ["--gpus", "0", "--procs", str(options.procs)]
     train += ["--training.train-epochs", str(options.epochs)]
     train += [f"--{flag}" for flag in options.flags]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -101,6 +111,7 @@ def machine() -> dict[str, Any]:
     names = ("torch", "megatron-core", "numpy")
     return {
         "cpu": model,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         **{name: version(name) for name in names},

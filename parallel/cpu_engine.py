@@ -153,44 +153,82 @@ class _PremulSum:
         self.factor = factor
 
 
+class _Done(_Event):
+    """The handle of a collective that ran to its end before it was handed out."""
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def _in_order(collective: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a collective wait for its end, even where megatron asks for an asynchronous one.
+
+    On a GPU the order of a stream keeps a buffer alive while a collective works on it. Here
+    nothing does: Megatron-FSDP frees and resizes buffers that gloo's threads would still write
+    to, which corrupts the heap after some hundred steps.
+    """
+
+    @functools.wraps(collective)
+    def call(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+        collective(*args, **kwargs)
+        return _Done() if async_op else None
+
+    return call
+
+
+@contextlib.contextmanager
+def _uncoalesced(*args: Any, **kwargs: Any) -> Iterator[_Done]:
+    """Stand in for the coalescing manager: the collectives inside run one by one, in order."""
+    yield _Done()
+
+
+def _split_sizes(split: Any) -> list[int] | None:
+    # gloo wants Python integers; megatron's all-to-all dispatcher may hand over a tensor.
+    if split is None:
+        return None
+    return split.tolist() if isinstance(split, torch.Tensor) else [int(n) for n in split]
+
+
+def _all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,  # megatron names it so
+    output_split_sizes: Any = None,
+    input_split_sizes: Any = None,
+    group: Any = None,
+) -> None:
+    out, inp = _split_sizes(output_split_sizes), _split_sizes(input_split_sizes)
+    dist.all_to_all_single(output, input, out, inp, group=group)
+
+
+def _all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None) -> None:
+    if isinstance(op, _PremulSum):
+        tensor.mul_(op.factor)
+        op = dist.ReduceOp.SUM
+    dist.all_reduce(tensor, op=op, group=group)
+
+
+def _reduce_scatter_tensor(
+    output: torch.Tensor, input: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None
+) -> None:
+    if isinstance(op, _PremulSum):
+        input.mul_(op.factor)
+        op = dist.ReduceOp.SUM
+    dist.reduce_scatter_tensor(output, input, op=op, group=group)
+
+
 def _distributed() -> _PassThrough:
-    def sizes(split: Any) -> list[int] | None:
-        # gloo wants Python integers; megatron's all-to-all dispatcher may hand over a tensor.
-        if split is None:
-            return None
-        return split.tolist() if isinstance(split, torch.Tensor) else [int(n) for n in split]
-
-    def all_to_all_single(
-        output: torch.Tensor,
-        input: torch.Tensor,  # megatron names it so
-        output_split_sizes: Any = None,
-        input_split_sizes: Any = None,
-        group: Any = None,
-        async_op: bool = False,
-    ) -> Any:
-        out, inp = sizes(output_split_sizes), sizes(input_split_sizes)
-        return dist.all_to_all_single(output, input, out, inp, group=group, async_op=async_op)
-
-    def all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, **kwargs: Any) -> Any:
-        if isinstance(op, _PremulSum):
-            tensor.mul_(op.factor)
-            op = dist.ReduceOp.SUM
-        return dist.all_reduce(tensor, op=op, **kwargs)
-
-    def reduce_scatter_tensor(
-        output: torch.Tensor, input: torch.Tensor, op: Any = dist.ReduceOp.SUM, **kwargs: Any
-    ) -> Any:
-        if isinstance(op, _PremulSum):
-            input.mul_(op.factor)
-            op = dist.ReduceOp.SUM
-        return dist.reduce_scatter_tensor(output, input, op=op, **kwargs)
-
+    collectives: dict[str, Any] = {
+        "all_to_all_single": _all_to_all_single,
+        "all_reduce": _all_reduce,
+        "reduce_scatter_tensor": _reduce_scatter_tensor,
+        "all_gather_into_tensor": dist.all_gather_into_tensor,
+        "broadcast": dist.broadcast,
+        "all_gather": dist.all_gather,
+    }
     return _PassThrough(
         dist,
-        all_to_all_single=all_to_all_single,
-        all_reduce=all_reduce,
-        reduce_scatter_tensor=reduce_scatter_tensor,
         _make_nccl_premul_sum=_PremulSum,
+        **{name: _in_order(collective) for name, collective in collectives.items()},
     )
 
 
@@ -256,6 +294,7 @@ def _megatron_modules() -> Iterator[types.ModuleType]:
 
 def _patch_single_names() -> None:
     from megatron.core.distributed.fsdp import mcore_fsdp_adapter
+    from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer
     from megatron.core.models.hybrid import hybrid_block
     from megatron.core.optimizer import clip_grads, optimizer
     from megatron.core.tensor_parallel import random
@@ -265,6 +304,7 @@ def _patch_single_names() -> None:
     hybrid_block.TENorm = WrappedTorchNorm
     # FSDP builds its meshes for "cuda".
     mcore_fsdp_adapter.DeviceMesh = types.SimpleNamespace(from_group=_mesh_on_cpu)
+    param_and_grad_buffer._coalescing_manager = _uncoalesced
     clip_grads.clip_grad_by_total_norm_fp32 = _clip_by_norm
     optimizer.clip_grad_by_total_norm_fp32 = _clip_by_norm
     # These two reach into torch._C for the CUDA generator.

@@ -54,8 +54,7 @@ def main() -> int:
         "training.launch",
         options.preset,
         *("--data", str(data), "--run", str(run), "--gpus", "0"),
-        # So short a run sees too little of the genome to learn it by heart.
-        *("--training.train-epochs", str(options.epochs), "--model.dropout", "0"),
+        *("--training.train-epochs", str(options.epochs)),
     )
     step(
         "3/4 score the held-out test split (half a minute)",

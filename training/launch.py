@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # torch is slow to import, and most mistakes are found withou
     from torch.distributed.launcher.api import LaunchConfig as ElasticConfig
 
 MAX_DEFAULT_PROCS = 8
+INTERRUPTED = "interrupted; run the same command to go on"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         return fail(error)
     except KeyboardInterrupt:
-        return fail(Exception("interrupted; run the same command to go on"), 1)
+        return fail(Exception(INTERRUPTED), 1)
 
 
 def resolve(words: list[str]) -> PretrainConfig:
@@ -226,13 +227,17 @@ def start(config: PretrainConfig) -> int:
     command = [sys.executable, "-m", "genomoe.training.pretrain", json.dumps(encode(config))]
     if world_size(config) == 1:
         os.execv(sys.executable, command)
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
     # Its account of which rank ended how; ours is below.
-    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+    for name in ("agent.server.api", "multiprocessing.api"):
+        logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
     try:
         elastic_launch(_elastic_config(config), command[0])(*command[1:])
+    except SignalException:
+        return fail(Exception(INTERRUPTED), 1)
     except ChildFailedError as error:
         failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
         for failure in failures:

@@ -51,7 +51,7 @@ def _bacterium() -> PretrainConfig:
             num_query_groups=4,
             num_moe_experts=4,
             moe_ffn_hidden_size=256,
-            dropout=0.1,
+            dropout=0.0,
             rotary_base=500,
             rotary_position_scale=CODON_PHASE,
             stem_kmer_orders=(2, 3, 4, 5, 6),
@@ -60,7 +60,7 @@ def _bacterium() -> PretrainConfig:
         training=TrainingConfig(
             global_batch_size=8,
             micro_batch_size=8,
-            train_epochs=8.0,
+            train_epochs=6.0,
             eval_interval=500,
             save_interval=500,
             log_interval=100,

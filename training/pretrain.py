@@ -12,6 +12,20 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import FrameType
+
+INTERRUPTED = "interrupted; run the same command to go on"
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Leave at once on Ctrl-C, wherever this rank is: a checkpoint is whole or absent."""
+    if "TORCHELASTIC_ERROR_FILE" not in os.environ:  # else the launcher says it
+        print(f"error: {INTERRUPTED}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+if __name__ == "__main__":  # before the imports, which take seconds
+    signal.signal(signal.SIGINT, _interrupted)
 
 # megatron-core warns about every optional package that a plain install lacks.
 warnings.filterwarnings("ignore", module=r"megatron\..*|torch\..*")

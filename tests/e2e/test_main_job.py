@@ -196,6 +196,20 @@ def test_two_ranks_whose_launcher_is_killed(data: Path, straight: Path, tmp_path
     same_course(folder, straight, relative=1e-5)
 
 
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_interrupted(ranks: str, data: Path, tmp_path: Path) -> None:
+    """Ctrl-C, which goes to the whole group."""
+    folder = tmp_path / "run"
+    process = start(*training(data, folder, "--procs", ranks))
+    wait_for(lambda: len(metrics(folder)) >= 2, 120, "the run did not get so far")
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert told.splitlines()[-1] == "error: interrupted; run the same command to go on"
+    assert "Traceback" not in told
+    wait_for(lambda: is_free(folder), 5, "the lock outlived its launcher")
+
+
 def test_two_nodes(data: Path, straight: Path, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
