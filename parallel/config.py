@@ -24,7 +24,7 @@ class ParallelConfig:
     """Ranks over which the experts are split; divides both experts and ranks."""
     wrap: Wrap = "auto"
     """`fsdp` shards weights, gradients and optimizer state; `ddp` keeps whole copies. `auto`:
-    ddp on one rank (sharding would only cost), fsdp on more."""
+    fsdp on several GPUs, else ddp: on one rank and between CPU ranks sharding only costs."""
     dispatcher: Dispatcher = "alltoall"
     """How tokens reach the experts of other ranks."""
     recompute: Recompute = "none"
@@ -34,9 +34,9 @@ class ParallelConfig:
 
     def wrap_for(self, world_size: int) -> Literal["ddp", "fsdp"]:
         """Resolve `auto` for a number of ranks."""
-        if self.wrap == "auto":
-            return "ddp" if world_size == 1 else "fsdp"
-        return self.wrap
+        if self.wrap != "auto":
+            return self.wrap
+        return "fsdp" if self.engine == "gpu" and world_size > 1 else "ddp"
 
 
 def layout_errors(config: ParallelConfig, *, world_size: int, num_moe_experts: int) -> list[str]:

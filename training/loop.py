@@ -31,7 +31,12 @@ def train(trainer: Trainer) -> RunState:
     """
     config, state = trainer.config.training, trainer.state
     total = trainer.total_iterations
-    progress = Progress(total=total, start=state.iteration, enabled=trainer.topology.is_main)
+    progress = Progress(
+        total=total,
+        start=state.iteration,
+        enabled=trainer.topology.is_main,
+        log=trainer.config.run / "train.log",
+    )
     step = TrainStep(trainer.built, trainer.wrapped, trainer.optimizer, trainer.topology)
     for split in ("train", "valid"):
         trainer.score_sets[split] = choose_windows(

@@ -53,30 +53,29 @@ def _truncate_after(path: Path, iteration: int) -> None:
 
 
 class Progress:
-    """Lines on stderr with rate and time left, from one rank."""
+    """Lines on stderr with the time left, from one rank; also appended to a log."""
 
-    def __init__(self, *, total: int, start: int, enabled: bool) -> None:
+    def __init__(self, *, total: int, start: int, enabled: bool, log: Path | None = None) -> None:
         self._total, self._start, self._enabled = total, start, enabled
+        self._log = log
         self._began = time.monotonic()
 
     def line(self, iteration: int, text: str) -> None:
         """Print a line about an iteration."""
-        if not self._enabled:
-            return
         elapsed = time.monotonic() - self._began
         done = max(1, iteration - self._start)
         left = elapsed / done * (self._total - iteration)
         width = len(str(self._total))
-        print(
-            f"[{iteration:{width}d}/{self._total}] {text}  {_clock(left)} left",
-            file=sys.stderr,
-            flush=True,
-        )
+        self.say(f"[{iteration:{width}d}/{self._total}] {text}  {_clock(left)} left")
 
     def say(self, text: str) -> None:
         """Print a line as it is."""
-        if self._enabled:
-            print(text, file=sys.stderr, flush=True)
+        if not self._enabled:
+            return
+        print(text, file=sys.stderr, flush=True)
+        if self._log is not None:
+            with self._log.open("a") as file:
+                file.write(text + "\n")
 
 
 def bits(nats: float) -> float:

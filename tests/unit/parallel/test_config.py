@@ -48,7 +48,8 @@ def test_a_timeout_below_a_second() -> None:
 
 
 def test_auto_shards_where_there_is_something_to_share() -> None:
-    assert ParallelConfig().wrap_for(1) == "ddp"
-    assert ParallelConfig().wrap_for(2) == "fsdp"
+    assert ParallelConfig(engine="gpu").wrap_for(1) == "ddp"
+    assert ParallelConfig(engine="gpu").wrap_for(2) == "fsdp"
+    assert ParallelConfig(engine="cpu").wrap_for(2) == "ddp"
     assert ParallelConfig(wrap="fsdp").wrap_for(1) == "fsdp"
     assert ParallelConfig(wrap="ddp").wrap_for(8) == "ddp"
