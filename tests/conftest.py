@@ -1,6 +1,7 @@
 """What several folders of tests share: one-rank process groups, and small data sets."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,26 @@ _UPSTREAM_REMARKS = (
     "`torch.jit.script_method` is deprecated",
     "The following imports from `dynamic_context.py`",
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the switch with which a GPU machine shows that nothing was skipped."""
+    parser.addoption(
+        "--require-gpu", action="store_true", help="fail, rather than skip, without a GPU"
+    )
+
+
+@pytest.fixture(scope="session")
+def require_gpu(request: pytest.FixtureRequest) -> None:
+    """Skip, or with --require-gpu fail, where there is no GPU with Transformer Engine."""
+    import torch
+
+    missing = [] if torch.cuda.is_available() else ["an NVIDIA GPU"]
+    missing += [] if find_spec("transformer_engine") else ["Transformer Engine"]
+    if missing and request.config.getoption("--require-gpu"):
+        pytest.fail(f"--require-gpu: {' and '.join(missing)} missing")
+    if missing:
+        pytest.skip(f"needs {' and '.join(missing)}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
