@@ -26,7 +26,7 @@ RECIPE = [
 ]
 COMPARED = ("consumed_samples", "loss_nats", "grad_norm", "aux_loss", "z_loss", "expert_load")
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(300)
 
 
 def run(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -170,8 +170,8 @@ def is_free(folder: Path) -> bool:
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks end with their launcher on Linux only")
 def test_two_ranks_whose_launcher_is_killed(data: Path, straight: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    split = ("--procs", "2", "--parallel.expert-model-parallel-size", "2")
-    command = training(data, folder, *split)
+    split = ("--parallel.expert-model-parallel-size", "2", "--parallel.wrap", "fsdp")
+    command = training(data, folder, "--procs", "2", *split)
     process = start(*command)
     ranks: list[int] = []
 

@@ -82,11 +82,21 @@ def test_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     assert captured.out == ""
 
 
-def test_other_ranks_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(total=10, start=0, enabled=False)
+def test_what_is_said_is_also_logged(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    for _ in range(2):  # a resumed run goes on in the same log
+        progress = Progress(total=10, start=0, enabled=True, log=log)
+        progress.line(10, "x")
+        progress.say("y")
+    assert log.read_text() == "[10/10] x  0:00 left\ny\n" * 2
+
+
+def test_other_ranks_are_silent(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    progress = Progress(total=10, start=0, enabled=False, log=tmp_path / "train.log")
     progress.line(1, "x")
     progress.say("y")
     assert capsys.readouterr().err == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_bits() -> None:

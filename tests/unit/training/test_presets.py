@@ -80,7 +80,8 @@ def test_a_dry_run_of_many_ranks_shares_the_experts(
     dna_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["mixtral-8x7b", "--data", str(dna_set), "--run", str(tmp_path), "--gpus", "0"]
-    more = ["--procs", "8", "--parallel.expert-model-parallel-size", "8", "--dry-run"]
+    more = ["--procs", "8", "--parallel.expert-model-parallel-size", "8"]
+    more += ["--parallel.wrap", "fsdp", "--dry-run"]
     assert launch.main([*words, *more]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["ranks"] == 8
