@@ -16,6 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ def main() -> None:
     with ThreadPoolExecutor(options.at_once) as pool:
         for row in pool.map(lambda job: run(options, *job), jobs):
             rows.append(row)
-            record = {"machine": machine(), "gpus": options.gpus, "procs": options.procs}
+            record = {"machine": machine(), "gpus": options.gpus}
+            record["procs"] = 0 if options.gpus else options.procs
             text = json.dumps({**record, "epochs": options.epochs, "rows": rows}, indent=1)
             (options.out / "rows.json").write_text(text + "\n")
             print(f"{row['preset']} seed {row['seed']}: {row['bits']:.4f}", file=sys.stderr)
@@ -108,7 +110,8 @@ def machine() -> dict[str, Any]:
         ),
         platform.processor(),
     )
-    names = ("torch", "megatron-core", "numpy")
+    names = ["torch", "megatron-core", "numpy"]
+    names += ["transformer-engine"] if find_spec("transformer_engine") else []
     return {
         "cpu": model,
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -125,11 +128,11 @@ def table(rows: list[dict[str, Any]]) -> str:
     for preset in dict.fromkeys(row["preset"] for row in rows):
         mine = [row for row in rows if row["preset"] == preset]
         bits = [row["bits"] for row in mine]
-        spread = statistics.stdev(bits) if len(bits) > 1 else 0.0
+        spread = f"{statistics.stdev(bits):.4f}" if len(bits) > 1 else "-"
         minutes = statistics.mean(row["train_minutes"] for row in mine)
         lines.append(
             f"| {preset} | {', '.join(f'{b:.4f}' for b in bits)} | {statistics.mean(bits):.4f} "
-            f"| {spread:.4f} | {mine[0]['best_order_k_bits']:.4f} | {minutes:.1f} |"
+            f"| {spread} | {mine[0]['best_order_k_bits']:.4f} | {minutes:.1f} |"
         )
     return "\n".join(lines)
 

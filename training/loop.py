@@ -19,7 +19,7 @@ from genomoe.training.step import StepResult, TrainStep
 from genomoe.training.trainer import RunState, Trainer
 from genomoe.training.validation import choose_windows, score_set_bits
 
-# A validation counts as better only by more than this, so that noise does not keep a run alive.
+# A validation counts as a gain only by more than this, so that noise does not keep a run alive.
 MIN_GAIN_BITS = 0.001
 
 
@@ -126,10 +126,11 @@ def _validate(trainer: Trainer, record: dict[str, Any], progress: Progress) -> b
     }
     valid = scores["valid"]
     record |= {"train_bits": scores["train"], "valid_bits": valid}
-    improved = state.best_valid_bits is None or valid < state.best_valid_bits - MIN_GAIN_BITS
+    improved = state.best_valid_bits is None or valid < state.best_valid_bits
     if improved:
         state.best_valid_bits, state.best_iteration = valid, state.iteration
-        state.evals_without_gain = 0
+    if state.gained_valid_bits is None or valid < state.gained_valid_bits - MIN_GAIN_BITS:
+        state.gained_valid_bits, state.evals_without_gain = valid, 0
     else:
         state.evals_without_gain += 1
         limit = config.training.early_stop_evals

@@ -33,8 +33,10 @@ class RunState:
     """Best validation so far, bits per letter."""
     best_iteration: int | None = None
     """Iteration of that validation; its checkpoint is kept."""
+    gained_valid_bits: float | None = None
+    """Validation from which the next gain counts: early stop looks at gains, not at the best."""
     evals_without_gain: int = 0
-    """Validations since."""
+    """Validations since that one."""
     stopped_early: bool = False
     """Whether early stop has ended the run."""
 
