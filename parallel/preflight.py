@@ -1,8 +1,8 @@
 """Combinations that run and are wrong, refused with the reason.
 
-megatron-core 0.19.2 computes wrong gradients in silence for some settings. `wrap` passes what it
-is about to ask for through `gradient_errors`, so that no later change can bring one back.
-Each rule has a test that shows the wrong number with the rule switched off.
+megatron-core 0.19.2 computes wrong gradients in silence for some settings (measured on CPU ranks
+against one rank). `wrap` passes what it is about to ask for through `gradient_errors`, so that no
+later change can bring one back.
 """
 
 from dataclasses import dataclass

@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dataset = DataSet.open(config.data)
         config = place(config)
         check(config)
+        row_source(config, dataset)  # refuses rows that this data cannot give
         if config.launch.dry_run:
             print(json.dumps(describe(config, dataset), indent=1))
             return 0

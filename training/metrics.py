@@ -49,7 +49,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def _truncate_after(path: Path, iteration: int) -> None:
     kept = [r for r in read_metrics(path) if r["iteration"] <= iteration]
-    path.write_text("".join(json.dumps(record) + "\n" for record in kept))
+    partial = path.with_name(f".{path.name}.partial")  # a kill must not cost the old lines
+    partial.write_text("".join(json.dumps(record) + "\n" for record in kept))
+    partial.rename(path)
 
 
 class Progress:
