@@ -5,7 +5,7 @@ PY        := $(VENV)/bin/python
 EXTRAS    ?= train,dev
 ALPHABET  ?= dna
 OUT       ?= datasets/genome
-DATA      ?= datasets/genome
+DATA      ?=
 RUN       ?= runs/genome
 PRESET    ?=
 NODES     ?= 1
@@ -25,7 +25,9 @@ help: ## Show this help
 	@echo
 	@echo "  make preprocess GENOME=\"PATH ...\" [OUT=DIR] [ALPHABET=dna|rna|protein] [ARGS=\"--flag value\"]"
 	@echo "  make train [DATA=DIR] [RUN=DIR] [PRESET=NAME] [NODES=1] [GPUS=N] [PROCS=N] [EP=N] [ARGS=...]"
-	@echo "  make eval RUN=DIR [ARGS=...]     GPUS=0: CPU ranks, PROCS of them; nothing said: what there is"
+	@echo "      DATA: datasets/genome, or what the run was started with; GPUS=0: CPU ranks, PROCS of them;"
+	@echo "      nothing said: what the machine has. ARGS=\"--dry-run\" plans and starts nothing"
+	@echo "  make eval RUN=DIR [ARGS=\"--fasta FILE\"]     make report RUN=DIR"
 
 install: $(VENV)/.installed ## Make .venv and install what training needs (2-5 minutes, 5 GB)
 
@@ -45,7 +47,7 @@ preprocess: $(VENV)/.installed ## FASTA files to a data set: sharded WebDataset,
 	@$(PY) -m genomoe.data.preprocess $(GENOME) --out $(OUT) --alphabet $(ALPHABET) $(ARGS)
 
 train: $(VENV)/.installed ## Train, or go on with the run that is there
-	@$(PY) -m genomoe.training.launch $(PRESET) --data $(DATA) --run $(RUN) --nodes $(NODES) $(if $(GPUS),--gpus $(GPUS)) $(if $(PROCS),--procs $(PROCS)) $(if $(EP),--parallel.expert-model-parallel-size $(EP)) $(ARGS)
+	@$(PY) -m genomoe.training.launch $(PRESET) $(if $(DATA),--data $(DATA)) --run $(RUN) --nodes $(NODES) $(if $(GPUS),--gpus $(GPUS)) $(if $(PROCS),--procs $(PROCS)) $(if $(EP),--parallel.expert-model-parallel-size $(EP)) $(ARGS)
 
 eval: $(VENV)/.installed ## Score the held-out test split of RUN beside its baselines
 	@$(PY) -m genomoe.tools.eval_perplexity $(RUN) $(ARGS)

@@ -23,7 +23,10 @@ from genomoe.tools.meter import Meter
 from genomoe.tools.score import UnitScores, assemble
 from genomoe.tools.score_table import heading, table
 from genomoe.tools.targets import count_skipped, read_fasta, require_letters, scored_mask
+from genomoe.training.run_folder import write_json
 from genomoe.training.scorer import CheckpointFacts, find_checkpoint, open_scorer, read_checkpoint
+
+SCORES = "scores"  # folder of a run: the last score of each split, where the report finds it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +94,21 @@ def evaluate(options: EvalOptions) -> None:
     score = summarize(job, nats)
     print("\n".join(["", heading(score), *table(score), score["verdict"]]), file=sys.stderr)
     print(json.dumps(score, allow_nan=False), flush=True)
+    if job.split is not None and job.facts.path != options.run:
+        keep(options.run / SCORES / f"{job.split}.json", score)
+
+
+def keep(path: Path, score: dict[str, Any]) -> None:
+    """Leave a run's score where the report finds it.
+
+    Raises:
+        InputError: If the run folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, score)
+    except OSError as error:
+        raise InputError(f"{path}: not written ({error.strerror}); the score is above") from None
 
 
 def prepare(options: EvalOptions) -> Job:
@@ -157,6 +175,7 @@ def open_dataset(options: EvalOptions, facts: CheckpointFacts) -> DataSet | None
             )
     except InputError as error:
         if options.fasta is not None and options.data is None:
+            print(f"no order-k baselines: {error}{hint}", file=sys.stderr)
             return None
         raise InputError(f"{error}{hint}") from None
     return dataset

@@ -38,7 +38,7 @@ class ReportOptions:
     run: tyro.conf.Positional[Path]
     """Run folder."""
     score: Path | None = None
-    """JSON that eval_perplexity printed; without it the report has no score."""
+    """JSON that eval_perplexity printed; default: the run's last score of its test split."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,6 +68,9 @@ def collect(run: Path, score_path: Path | None) -> dict[str, Any]:
         InputError: If the run or the score cannot be read.
     """
     config = read_config(run / "config.json")
+    saved = run / "scores" / "test.json"
+    if score_path is None and saved.exists():
+        score_path = saved
     score = None if score_path is None else read_score(score_path)
     records = read_metrics(run / "metrics.jsonl")
     manifest = _manifest(config)

@@ -20,17 +20,16 @@ from genomoe.data.command_line import choose, fail, parse
 from genomoe.data.dataset import DataSet
 from genomoe.data.errors import InputError
 from genomoe.data.json_codec import encode
-from genomoe.models.flops import count_parameters, flops_per_token
+from genomoe.data.manifest import MANIFEST_NAME, verify_shards
 from genomoe.parallel.config import Engine, layout_errors
-from genomoe.parallel.memory import memory_plan
 from genomoe.parallel.preflight import engine_errors
 from genomoe.parallel.threads import set_thread_environment
 from genomoe.training.config import (
     LaunchConfig,
     PretrainConfig,
     num_microbatches,
-    train_iterations,
 )
+from genomoe.training.plan import describe, memory_error, memory_per_rank
 from genomoe.training.presets import PRESETS
 from genomoe.training.rows import row_source
 from genomoe.training.run_folder import RunLock, read_config
@@ -39,6 +38,8 @@ if TYPE_CHECKING:  # torch is slow to import, and most mistakes are found withou
     from torch.distributed.launcher.api import LaunchConfig as ElasticConfig
 
 MAX_DEFAULT_PROCS = 8
+# Checksums of larger data sets would hold a start up for long: there sizes are compared alone.
+MAX_VERIFIED_BYTES = 8 << 30
 INTERRUPTED = "interrupted; run the same command to go on"
 
 
@@ -47,16 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         config = resolve(words)
-        dataset = DataSet.open(config.data)
+        dry_run = config.launch.dry_run
+        there = (config.data / MANIFEST_NAME).exists()
+        dataset = DataSet.open(config.data) if there or not dry_run else None
         config = place(config)
         check(config)
-        row_source(config, dataset)  # refuses rows that this data cannot give
-        if config.launch.dry_run:
-            print(json.dumps(describe(config, dataset), indent=1))
+        if dry_run or dataset is None:
+            print(json.dumps(describe(config, dataset, world_size(config)), indent=1))
             return 0
-        if config.run.exists():
-            with RunLock(config.run):  # only to say so early; the run's first rank holds it
-                pass
+        check_here(config, dataset)
         return start(config)
     except InputError as error:
         return fail(error)
@@ -73,6 +73,9 @@ def resolve(words: list[str]) -> PretrainConfig:
     name = words.pop(0) if words and not words[0].startswith("-") else "auto"
     choose(name, ["auto", *PRESETS], "preset")
     base = _base_config(words) if name == "auto" else PRESETS[name]
+    saved = Path(_value_of(words, "--run") or base.run) / "config.json"
+    if saved.exists() and _value_of(words, "--data") is None:
+        base = dataclasses.replace(base, data=read_config(saved).data)  # a run knows its data
     return parse(
         PretrainConfig,
         words,
@@ -112,7 +115,7 @@ def place(config: PretrainConfig) -> PretrainConfig:
     launch = config.launch
     present = _count_gpus()
     gpus = present if launch.gpus is None and launch.procs is None else launch.gpus or 0
-    if not 0 <= gpus <= present:
+    if gpus < 0 or (gpus > present and not launch.dry_run):
         raise InputError(
             f"GPUS={gpus}: this machine has {present} usable NVIDIA GPU(s); "
             f"use GPUS={present}" + ("" if present else " (CPU ranks)")
@@ -169,7 +172,7 @@ def check(config: PretrainConfig) -> None:
     errors += engine_errors(
         config.parallel.engine,
         config.model.expert_backend,
-        has_transformer_engine=find_spec("transformer_engine") is not None,
+        has_transformer_engine=config.launch.dry_run or find_spec("transformer_engine") is not None,
     )
     try:
         num_microbatches(config.training, world)
@@ -184,42 +187,35 @@ def check(config: PretrainConfig) -> None:
         raise InputError(errors[0])
 
 
-def describe(config: PretrainConfig, dataset: DataSet) -> dict[str, object]:
-    """What a dry run prints: config, parameters, memory, tokens and length of the run."""
-    vocab = dataset.tokenizer.vocab_size
-    count = count_parameters(config.model, vocab)
-    world = world_size(config)
-    micro, accumulation = num_microbatches(config.training, world)
-    rows = row_source(config, dataset)
-    iterations = train_iterations(config.training, rows.num_rows)
-    tokens = config.training.global_batch_size * config.rows.seq_length
-    flops = flops_per_token(config.model, vocab, config.rows.seq_length)
-    return {
-        "config": encode(config),
-        "ranks": world,
-        "parameters_total": count.total,
-        "parameters_active": count.active,
-        "parameters_experts": count.experts,
-        "memory_per_rank_bytes": memory_plan(
-            config.parallel,
-            world_size=world,
-            dense_parameters=count.embedding + count.dense,
-            expert_parameters=count.experts,
-            micro_batch_tokens=micro * config.rows.seq_length,
-            hidden_size=config.model.hidden_size,
-            num_blocks=config.model.num_blocks,
-            inner_width=config.model.moe_router_topk * config.model.moe_ffn_hidden_size
-            if config.model.is_moe
-            else config.model.ffn_hidden_size,
-        ),
-        "micro_batch_rows": micro,
-        "accumulation": accumulation,
-        "tokens_per_step": tokens,
-        "training_flops_per_step": flops * tokens,
-        "rows_per_epoch": rows.num_rows,
-        "iterations": iterations,
-        "epochs": iterations * config.training.global_batch_size / rows.num_rows,
-    }
+def check_here(config: PretrainConfig, dataset: DataSet) -> None:
+    """Refuse what this machine or this data cannot give, before a rank is started.
+
+    Raises:
+        InputError: With the first reason.
+    """
+    row_source(config, dataset)
+    if (config.run / MANIFEST_NAME).exists():
+        raise InputError(f"{config.run}: is a data set; give a folder of its own as RUN")
+    plan = memory_per_rank(config, world_size(config))
+    procs = config.launch.procs or 1
+    if error := memory_error(plan, **_memory_here(config.parallel.engine, procs)):
+        raise InputError(error)
+    if config.run.exists():
+        with RunLock(config.run):  # only to say so early; the run's first rank holds it
+            pass
+    size = sum(path.stat().st_size for path in config.data.rglob("*.tar"))
+    if size <= MAX_VERIFIED_BYTES:
+        verify_shards(config.data, dataset.manifest, full=True)
+
+
+def _memory_here(engine: Engine, procs: int) -> dict[str, int]:
+    """Ranks that share one memory, and its size: the machine's, or one GPU's."""
+    if engine == "gpu":
+        import torch
+
+        return {"ranks": 1, "available_bytes": torch.cuda.get_device_properties(0).total_memory}
+    page, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
+    return {"ranks": procs, "available_bytes": page * pages}
 
 
 def start(config: PretrainConfig) -> int:

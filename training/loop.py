@@ -10,6 +10,7 @@ from typing import Any
 
 from genomoe.data.loader import rank_samples
 from genomoe.data.tokenizer import PAD_ID
+from genomoe.models.flops import count_parameters
 from genomoe.training.batch import MicroBatch, to_micro_batch
 from genomoe.training.config import num_microbatches
 from genomoe.training.metrics import Progress, bits
@@ -37,6 +38,7 @@ def train(trainer: Trainer) -> RunState:
         enabled=trainer.topology.is_main,
         log=trainer.config.run / "train.log",
     )
+    progress.say(headline(trainer))
     step = TrainStep(trainer.built, trainer.wrapped, trainer.optimizer, trainer.topology)
     for split in ("train", "valid"):
         trainer.score_sets[split] = choose_windows(
@@ -60,6 +62,21 @@ def train(trainer: Trainer) -> RunState:
         if improved or last or state.iteration % config.save_interval == 0:
             save_run(trainer)
     return state
+
+
+def headline(trainer: Trainer) -> str:
+    """One line: what is trained, where, and how long; or that nothing is left to do."""
+    config, state, total = trainer.config, trainer.state, trainer.total_iterations
+    if state.iteration >= total or state.stopped_early:
+        return f"{config.run}: complete at iteration {state.iteration}; nothing left to train"
+    count = count_parameters(config.model, trainer.dataset.tokenizer.vocab_size)
+    ranks = trainer.topology.info.world_size
+    return (
+        f"training {count.total:,} parameters ({count.active:,} active) on {ranks} "
+        f"{config.parallel.engine.upper()} rank(s), {config.parallel.wrap_for(ranks)}, "
+        f"EP {config.parallel.expert_model_parallel_size}: {trainer.rows.num_rows:,} rows of "
+        f"{config.rows.seq_length} an epoch, {total:,} iterations"
+    )
 
 
 def _take_step(trainer: Trainer, step: TrainStep) -> StepResult:

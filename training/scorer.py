@@ -81,7 +81,12 @@ def find_checkpoint(path: Path) -> Path:
         raise InputError(f"{path}: no such run or checkpoint folder")
     best = path / "best.json"
     if best.exists():
-        iteration = int(json.loads(best.read_text())["iteration"])
+        try:
+            iteration = int(json.loads(best.read_text())["iteration"])
+        except (ValueError, KeyError, TypeError):
+            raise InputError(
+                f"{best}: damaged; delete it, and the newest checkpoint is taken"
+            ) from None
         found = path / "checkpoints" / f"iter_{iteration:07d}"
         if (found / "checkpoint.json").exists():
             return found

@@ -201,3 +201,11 @@ def test_next_steps():
     ]
     assert any("overfitting" in step for step in next_steps(score, rising))
     assert "believing" in next_steps({"standing": "suspicious"}, falling)[0]
+
+
+def test_the_score_that_evaluation_left_is_found(tmp_path, dna_set, score_file):
+    run = make_run(tmp_path / "run", dna_set)
+    (run / "scores").mkdir()
+    score_file.rename(run / "scores" / "test.json")
+    text, _ = build(run)
+    assert "Not scored yet" not in text

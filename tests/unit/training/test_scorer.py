@@ -68,3 +68,9 @@ def test_what_a_checkpoint_says_of_itself(tmp_path: Path) -> None:
 def test_one_of_another_version(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         read_checkpoint(make(tmp_path, 9, **changes))
+
+
+def test_a_damaged_best_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "best.json").write_text("{oops")
+    with pytest.raises(InputError, match=r"best\.json: damaged; delete it"):
+        find_checkpoint(tmp_path)
