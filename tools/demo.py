@@ -16,6 +16,7 @@ from pathlib import Path
 from genomoe.data.command_line import fail, parse
 from genomoe.data.errors import InputError
 from genomoe.tools.summary import print_summary
+from genomoe.training.run_folder import SCORES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +42,12 @@ def main() -> int:
     except InputError as error:
         return fail(error)
     data, run = options.out / "data", options.out / "run"
-    score = options.out / "score.json"
     options.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     say("The whole job on one bacterium, on CPU: under 8 minutes on 2 cores.")
     if not (data / "manifest.json").exists():
-        step(
-            "1/4 preprocess (a second)", "data.preprocess", str(options.genome), "--out", str(data)
-        )
+        words = (str(options.genome), "--out", str(data))
+        step("1/4 preprocess (a second)", "data.preprocess", *words)
     step(
         "2/4 train (about five minutes)",
         "training.launch",
@@ -56,14 +55,9 @@ def main() -> int:
         *("--data", str(data), "--run", str(run), "--gpus", "0"),
         *("--training.train-epochs", str(options.epochs)),
     )
-    step(
-        "3/4 score the held-out test split (half a minute)",
-        "tools.eval_perplexity",
-        str(run),
-        out=score,
-    )
-    step("4/4 write the report", "tools.report", str(run), "--score", str(score))
-    print_summary(run, score)
+    step("3/4 score the held-out test split (a few seconds)", "tools.eval_perplexity", str(run))
+    step("4/4 write the report", "tools.report", str(run))
+    print_summary(run, run / SCORES / "test.json")
     say(f"{time.monotonic() - began:.0f} seconds in all")
     return 0
 
@@ -73,25 +67,18 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def step(title: str, module: str, *words: str, out: Path | None = None) -> None:
+def step(title: str, module: str, *words: str) -> None:
     """Show a command and run it; a failure has said its own line and ends the demo.
 
     Args:
         title: What it does, and how long it takes.
         module: Below `genomoe`.
         words: Its arguments.
-        out: File for its standard output; by default it is passed on.
     """
-    command = [sys.executable, "-m", f"genomoe.{module}", *words]
     say(f"\n{title}\n  python -m genomoe.{module} {shlex.join(words)}")
-    if out is None:
-        code = subprocess.run(command, check=False).returncode
-    else:
-        partial = out.with_name(f".{out.name}.partial")
-        with partial.open("w") as file:
-            code = subprocess.run(command, check=False, stdout=file).returncode
-        if code == 0:
-            partial.rename(out)
+    command = [sys.executable, "-m", f"genomoe.{module}", *words]
+    # The JSON of each command is for programs; what people read is on stderr.
+    code = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
     if code:
         sys.exit(code)
 

@@ -23,10 +23,8 @@ from genomoe.tools.meter import Meter
 from genomoe.tools.score import UnitScores, assemble
 from genomoe.tools.score_table import heading, table
 from genomoe.tools.targets import count_skipped, read_fasta, require_letters, scored_mask
-from genomoe.training.run_folder import write_json
+from genomoe.training.run_folder import SCORES, write_json
 from genomoe.training.scorer import CheckpointFacts, find_checkpoint, open_scorer, read_checkpoint
-
-SCORES = "scores"  # folder of a run: the last score of each split, where the report finds it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from genomoe.tools.score_table import Row, rows
 from genomoe.tools.summary import next_steps, recent_load
 from genomoe.training.config import PretrainConfig
 from genomoe.training.metrics import read_metrics
-from genomoe.training.run_folder import read_config
+from genomoe.training.run_folder import SCORES, read_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def collect(run: Path, score_path: Path | None) -> dict[str, Any]:
         InputError: If the run or the score cannot be read.
     """
     config = read_config(run / "config.json")
-    saved = run / "scores" / "test.json"
+    saved = run / SCORES / "test.json"
     if score_path is None and saved.exists():
         score_path = saved
     score = None if score_path is None else read_score(score_path)

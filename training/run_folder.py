@@ -11,6 +11,9 @@ from genomoe.data.errors import InputError
 from genomoe.data.json_codec import decode, encode
 from genomoe.training.config import PretrainConfig
 
+SCORES = "scores"
+"""Folder of a run with the last score of each split, where the report finds it."""
+
 
 class RunLock:
     """Holds RUN/.lock; the kernel releases it when the process ends, however it ends."""
