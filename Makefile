@@ -29,11 +29,11 @@ help: ## Show this help
 	@echo "      nothing said: what the machine has. ARGS=\"--dry-run\" plans and starts nothing"
 	@echo "  make eval RUN=DIR [ARGS=\"--fasta FILE\"]     make report RUN=DIR"
 
-install: $(VENV)/.installed ## Make .venv and install what training needs (2-5 minutes, 5 GB)
+install: $(VENV)/.installed ## Make .venv and install what training needs (minutes, 5 GB)
 
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' || { echo "error: '$(PYTHON)' is not a working Python 3.12; install it, or give PYTHON=/path/to/python3.12" >&2; exit 2; }
-	@echo "installing into $(VENV): 2 to 5 minutes, most of it PyTorch" >&2
+	@echo "installing into $(VENV): 5 GB, most of it PyTorch; 1 to 2 minutes on a fast network" >&2
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[$(EXTRAS)]"
 	@touch $@

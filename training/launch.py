@@ -73,8 +73,8 @@ def resolve(words: list[str]) -> PretrainConfig:
     name = words.pop(0) if words and not words[0].startswith("-") else "auto"
     choose(name, ["auto", *PRESETS], "preset")
     base = _base_config(words) if name == "auto" else PRESETS[name]
-    saved = Path(_value_of(words, "--run") or base.run) / "config.json"
-    if saved.exists() and _value_of(words, "--data") is None:
+    saved = _saved_config(words)
+    if name != "auto" and saved.exists() and _value_of(words, "--data") is None:
         base = dataclasses.replace(base, data=read_config(saved).data)  # a run knows its data
     return parse(
         PretrainConfig,
@@ -87,14 +87,18 @@ def resolve(words: list[str]) -> PretrainConfig:
 
 def _base_config(words: list[str]) -> PretrainConfig:
     """Where no preset is said: the run's own config, or the usual one for the data."""
-    default = PretrainConfig()
-    saved = Path(_value_of(words, "--run") or default.run) / "config.json"
+    saved = _saved_config(words)
     if saved.exists():
         return dataclasses.replace(read_config(saved), launch=LaunchConfig())
     if {"-h", "--help"} & set(words):
         return PRESETS["bacterium"]
-    dataset = DataSet.open(Path(_value_of(words, "--data") or default.data))
+    dataset = DataSet.open(Path(_value_of(words, "--data") or PretrainConfig().data))
     return PRESETS["protein" if dataset.tokenizer.name == "protein" else "bacterium"]
+
+
+def _saved_config(words: list[str]) -> Path:
+    """Where the run that a command names keeps its config, if it is there already."""
+    return Path(_value_of(words, "--run") or PretrainConfig().run) / "config.json"
 
 
 def _value_of(words: list[str], flag: str) -> str | None:
