@@ -78,4 +78,6 @@ def positions_since(ids_BS: Tensor, bos_id: int) -> Tensor:
 
 def shift_right(x_BS: Tensor, by: int) -> Tensor:
     """Shift along the sequence: position i gets the value of i - `by`, or 0."""
-    return x_BS if by == 0 else F.pad(x_BS[:, : x_BS.shape[1] - by], (by, 0))
+    length = x_BS.shape[1]
+    by = min(by, length)  # a row may be shorter than a word
+    return x_BS if by == 0 else F.pad(x_BS[:, : length - by], (by, 0))

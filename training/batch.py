@@ -52,11 +52,7 @@ def to_micro_batch(
     tokens = torch.from_numpy(rows["tokens"]).to(device)
     padding = tokens == pad
     document = torch.from_numpy(rows["document"]).to(device)
-    # Padding ends a row, where nothing real can look at it: as part of the last document it
-    # needs no mask, and rows of one document stay on the fast causal path.
-    last_real = (~padding).sum(dim=1, keepdim=True).clamp(min=1) - 1
-    last_document = document.gather(1, last_real)
-    document = torch.where(padding, last_document, document)
+    document = document_of_each(document, padding)
     return MicroBatch(
         samples=[int(s) for s in samples],
         tokens=tokens,
@@ -65,6 +61,28 @@ def to_micro_batch(
         attention_mask=document_mask(document),
         padding_mask=padding if bool(padding.any()) else None,
     )
+
+
+def document_of_each(document_BS: torch.Tensor, padding_BS: torch.Tensor) -> torch.Tensor:
+    """Number the documents of rows so that no letter looks at padding.
+
+    Padding at a row's end, where nothing real can look at it, counts as part of the last document:
+    rows of one document then need no mask and stay on the fast causal path. Any other padding is
+    a document of its own.
+
+    Args:
+        document_BS: Document number of each position [rows, sequence].
+        padding_BS: True for padding [rows, sequence].
+
+    Returns:
+        Document numbers [rows, sequence], for `document_mask`.
+    """
+    index = torch.arange(document_BS.shape[1], device=document_BS.device)
+    last_real = torch.where(padding_BS, 0, index).amax(dim=1, keepdim=True)
+    at_end = padding_BS & (index > last_real)
+    own = document_BS.amin() - 1
+    document = torch.where(padding_BS, own, document_BS)
+    return torch.where(at_end, document.gather(1, last_real), document)
 
 
 def global_totals(
