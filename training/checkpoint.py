@@ -10,13 +10,9 @@ is whole. Loading compares every name, shape and type with the model's and prove
 is there exactly once. Nothing is unpickled.
 """
 
-import hashlib
-import json
-import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +22,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from genomoe.data.errors import InputError
-from genomoe.data.json_codec import decode, encode
-from genomoe.training.chunks import (
-    Chunk,
-    StoredFile,
-    StoredTensor,
-    check_coverage,
-    check_same_tensors,
-    plan_reads,
+from genomoe.training.checkpoint_files import (
+    Entry,
+    Index,
+    check_chunks,
+    dtype_name,
+    file_problem,
+    read_index,
+    read_rows,
+    sync,
+    write_index,
 )
-from genomoe.training.run_folder import write_json
+from genomoe.training.chunks import Chunk, StoredTensor, check_same_tensors, plan_reads
 from genomoe.training.state import Piece
-
-SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Index:
-    """Contents of index.json."""
-
-    tensors: dict[str, StoredTensor]
-    files: dict[str, StoredFile]
 
 
 def checkpoint_folder(run: Path, iteration: int) -> Path:
@@ -105,9 +93,7 @@ def _make_empty(folder: Path) -> str | None:
     return None
 
 
-def _write_own(
-    folder: Path, pieces: Sequence[Piece]
-) -> tuple[list[tuple[str, tuple[int, ...], str, Chunk]], str | None]:
+def _write_own(folder: Path, pieces: Sequence[Piece]) -> tuple[list[Entry], str | None]:
     name = f"state-{dist.get_rank():05d}-of-{dist.get_world_size():05d}.safetensors"
     tensors, entries = {}, []
     for piece in pieces:
@@ -115,11 +101,12 @@ def _write_own(
             key = f"{piece.name}@{piece.row_start}"
             tensors[key] = piece.data.detach().cpu().contiguous()
             chunk = Chunk(file=name, key=key, row_start=piece.row_start, rows=len(piece.data))
-            entries.append((piece.name, piece.shape, _dtype_name(piece.data.dtype), chunk))
+            dtype = dtype_name(piece.data.dtype)
+            entries.append(Entry(name=piece.name, shape=piece.shape, dtype=dtype, chunk=chunk))
     try:
         if tensors:
             save_file(tensors, folder / name)
-            _sync(folder / name)
+            sync(folder / name)
     except (OSError, SafetensorError) as error:
         return [], str(error)
     return entries, None
@@ -129,49 +116,16 @@ def _publish(
     partial: Path, final: Path, entries: Sequence[Any], facts: dict[str, Any]
 ) -> str | None:
     """Write the two JSON files and make the checkpoint visible; returns what went wrong."""
-    tensors: dict[str, StoredTensor] = {}
-    for name, shape, dtype, chunk in (entry for rank in entries for entry in rank):
-        before = tensors[name].chunks if name in tensors else ()
-        tensors[name] = StoredTensor(shape=shape, dtype=dtype, chunks=(*before, chunk))
     try:
-        for name, tensor in tensors.items():
-            check_coverage(name, tensor)
-        files = {p.name: _describe(p) for p in sorted(partial.glob("*.safetensors"))}
-        index = {
-            "tensors": {name: encode(tensor) for name, tensor in tensors.items()},
-            "files": {name: encode(file) for name, file in files.items()},
-        }
-        write_json(partial / "index.json", index)
-        write_json(partial / "checkpoint.json", {"schema_version": SCHEMA_VERSION, **facts})
-        _sync(partial)
+        write_index(partial, [entry for rank in entries for entry in rank], facts)
+        sync(partial)
         if final.exists():
             shutil.rmtree(final)
         partial.rename(final)
-        _sync(final.parent)
+        sync(final.parent)
     except (OSError, InputError) as error:
         return str(error)
     return None
-
-
-def read_facts(checkpoint: Path) -> dict[str, Any]:
-    """Read checkpoint.json.
-
-    Raises:
-        InputError: If this is no checkpoint or one of another schema.
-    """
-    path = checkpoint / "checkpoint.json"
-    try:
-        facts = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"{checkpoint}: not a checkpoint (no checkpoint.json)") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-    version = facts.get("schema_version") if isinstance(facts, dict) else None
-    if version != SCHEMA_VERSION:
-        raise InputError(
-            f"{path}: schema_version is {version}, this version reads {SCHEMA_VERSION}"
-        )
-    return facts
 
 
 def load(checkpoint: Path, pieces: Sequence[Piece], *, kinds: Sequence[str] | None = None) -> None:
@@ -185,44 +139,21 @@ def load(checkpoint: Path, pieces: Sequence[Piece], *, kinds: Sequence[str] | No
     Raises:
         InputError: If file, name, shape, type or coverage is not as it must be.
     """
-    index = _read_index(checkpoint)
+    index = read_index(checkpoint)
     stored = {
         name: tensor
         for name, tensor in index.tensors.items()
         if kinds is None or name.split("/")[0] in kinds
     }
-    wanted = {p.name: (p.shape, _dtype_name(p.data.dtype)) for p in pieces}
+    wanted = {p.name: (p.shape, dtype_name(p.data.dtype)) for p in pieces}
     everywhere: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everywhere, wanted)  # experts live on some ranks only
     check_same_tensors(
         stored, {n: w for ranks in everywhere for n, w in ranks.items()}, str(checkpoint)
     )
-    for name, tensor in stored.items():
-        check_coverage(name, tensor)
-        for chunk in tensor.chunks:
-            if chunk.file not in index.files:
-                raise InputError(f"{checkpoint}: {name} is in {chunk.file}, which has no checksum")
+    check_chunks(checkpoint, index, stored)
     verify_files(checkpoint, index)
     _fill(checkpoint, stored, pieces)
-
-
-def _read_index(checkpoint: Path) -> Index:
-    path = checkpoint / "index.json"
-    try:
-        raw = json.loads(path.read_text())
-        return Index(
-            tensors={n: _stored_tensor(t, n) for n, t in raw["tensors"].items()},
-            files={n: decode(StoredFile, f, f"files.{n}") for n, f in raw["files"].items()},
-        )
-    except FileNotFoundError:
-        raise InputError(f"{path}: missing; the checkpoint is not whole") from None
-    except (json.JSONDecodeError, KeyError, AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: damaged: {error}") from None
-
-
-def _stored_tensor(raw: dict[str, Any], name: str) -> StoredTensor:
-    chunks = tuple(decode(Chunk, chunk, f"tensors.{name}.chunks") for chunk in raw["chunks"])
-    return StoredTensor(shape=tuple(raw["shape"]), dtype=raw["dtype"], chunks=chunks)
 
 
 def verify_files(checkpoint: Path, index: Index) -> None:
@@ -232,20 +163,10 @@ def verify_files(checkpoint: Path, index: Index) -> None:
         InputError: On every rank, naming the first file that differs.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
-    keys: dict[str, set[str]] = {name: set() for name in index.files}
-    for tensor in index.tensors.values():
-        for chunk in tensor.chunks:
-            keys.setdefault(chunk.file, set()).add(chunk.key)
     problem = None
-    for number, (name, expected) in enumerate(sorted(index.files.items())):
+    for number, name in enumerate(sorted(index.files)):
         if number % world == rank and problem is None:
-            path = checkpoint / name
-            if not path.is_file():
-                problem = f"{path}: missing"
-            elif _describe(path) != expected:
-                problem = f"{path}: not the file that was saved (size or checksum differs)"
-            elif stray := _keys(path) ^ keys[name]:
-                problem = f"{path}: {min(stray)} is not both here and in index.json"
+            problem = file_problem(checkpoint, index, name)
     problems: list[Any] = [None] * world
     dist.all_gather_object(problems, problem)
     if found := next((p for p in problems if p), None):
@@ -262,15 +183,9 @@ def _fill(checkpoint: Path, stored: dict[str, StoredTensor], pieces: Sequence[Pi
         try:
             with safe_open(checkpoint / name, framework="pt") as file:
                 for piece, read in reads:
-                    kept = file.get_slice(read.chunk.key)
-                    rows = kept[read.source : read.source + read.rows]
-                    shape = [read.chunk.rows, *piece.shape[1:]]
-                    if kept.get_shape() != shape or rows.dtype != piece.data.dtype:
-                        raise InputError(
-                            f"{checkpoint / name}: {read.chunk.key} is {kept.get_shape()} "
-                            f"{kept.get_dtype()}, not what index.json says; use another checkpoint"
-                        )
-                    piece.data[read.target : read.target + read.rows].copy_(rows)
+                    rows = slice(read.source, read.source + read.rows)
+                    found = read_rows(file, checkpoint / name, read.chunk, piece.data, rows)
+                    piece.data[read.target : read.target + read.rows].copy_(found)
         except SafetensorError as error:
             raise InputError(f"{checkpoint / name}: {error}; use another checkpoint") from None
 
@@ -283,29 +198,3 @@ def prune(run: Path, keep: int, best: int | None) -> None:
             doomed = path.with_name(f".{path.name}.pruned")
             path.rename(doomed)
             shutil.rmtree(doomed)
-
-
-def _keys(path: Path) -> set[str]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return set(file.keys())
-    except SafetensorError:
-        return set()
-
-
-def _describe(path: Path) -> StoredFile:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return StoredFile(sha256=digest, bytes=path.stat().st_size)
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

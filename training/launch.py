@@ -98,7 +98,13 @@ def _base_config(words: list[str]) -> PretrainConfig:
 
 def _saved_config(words: list[str]) -> Path:
     """Where the run that a command names keeps its config, if it is there already."""
-    return Path(_value_of(words, "--run") or PretrainConfig().run) / "config.json"
+    run = Path(_value_of(words, "--run") or PretrainConfig().run)
+    if (run / "checkpoint.json").exists():
+        raise InputError(
+            f"{run}: a checkpoint, not a run folder: it can be scored (tools/eval_perplexity.py), "
+            "not trained in; give another RUN"
+        )
+    return run / "config.json"
 
 
 def _value_of(words: list[str], flag: str) -> str | None:

@@ -2,6 +2,7 @@
 
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,13 +11,18 @@ from genomoe.data.errors import InputError
 from genomoe.data.json_codec import decode, encode
 from genomoe.data.manifest import TOOL_VERSION
 from genomoe.training import checkpoint
+from genomoe.training.checkpoint_files import LAYOUT, read_facts, read_index
 from genomoe.training.config import resume_conflicts
 from genomoe.training.run_folder import write_json
-from genomoe.training.state import Piece, allocate_moments, collect, install_weights, set_step
+from genomoe.training.state import (
+    MOMENTS,
+    Piece,
+    allocate_moments,
+    collect,
+    install_weights,
+    set_step,
+)
 from genomoe.training.trainer import RunState, Trainer
-
-# Facts about stored tensors that their shapes do not show.
-LAYOUT = {"linear_fc1_rows": "gate_then_up", "linear_qkv_rows": "by_query_group"}
 
 
 def save_run(trainer: Trainer) -> None:
@@ -57,7 +63,8 @@ def restore_run(trainer: Trainer) -> bool:
     if not found:
         return False
     path = found[-1][1]
-    facts = checkpoint.read_facts(path)
+    facts = read_facts(path)
+    check_resumable(path)
     check_same_run(trainer, facts)
     trainer.state = decode(RunState, facts["state"], "state")
     allocate_moments(trainer.optimizer)
@@ -67,6 +74,19 @@ def restore_run(trainer: Trainer) -> bool:
     if trainer.topology.is_main:
         print(f"resuming {path.name} of {trainer.config.run}", file=sys.stderr, flush=True)
     return True
+
+
+def check_resumable(path: Path) -> None:
+    """Refuse to train on from a checkpoint of weights alone, such as an imported one.
+
+    Raises:
+        InputError: If it has no optimizer moments.
+    """
+    if not any(name.split("/")[0] in MOMENTS for name in read_index(path).tensors):
+        raise InputError(
+            f"{path}: it holds weights alone, without the optimizer's moments: it can be scored "
+            "(tools/eval_perplexity.py), not trained further; give another RUN"
+        )
 
 
 def check_same_run(trainer: Trainer, facts: dict[str, Any]) -> None:

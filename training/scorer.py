@@ -16,6 +16,7 @@ from genomoe.data.tokenizer import BOS_ID, PAD_ID, Tokenizer, tokenizer_for
 from genomoe.data.windows import Window
 from genomoe.parallel import topology as ranks
 from genomoe.parallel.config import Engine, ParallelConfig
+from genomoe.training.checkpoint_files import read_facts
 from genomoe.training.config import PretrainConfig
 
 
@@ -106,8 +107,6 @@ def read_checkpoint(path: Path, tokenizer_name: str | None = None) -> Checkpoint
     Raises:
         InputError: If it is not whole or of another version.
     """
-    from genomoe.training.checkpoint import read_facts
-
     facts = read_facts(path)
     try:
         config = decode(PretrainConfig, facts["config"])

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from genomoe.data.errors import InputError
-from genomoe.training import checkpoint
+from genomoe.training import checkpoint, checkpoint_files
 from genomoe.training.state import Piece
 
 FACTS = {"state": {"iteration": 100}, "note": "x"}
@@ -58,7 +58,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> 
     tensors = load_file(folder / STATE_FILE)
     change(tensors)
     save_file(tensors, folder / STATE_FILE)
-    described = checkpoint._describe(folder / STATE_FILE)
+    described = checkpoint_files.describe_file(folder / STATE_FILE)
 
     def describe(index: dict[str, Any]) -> None:
         index["files"][STATE_FILE] = {"sha256": described.sha256, "bytes": described.bytes}
@@ -71,7 +71,7 @@ def test_round_trip(saved: Path) -> None:
     got = loaded(saved)
     for piece in pieces():
         assert torch.equal(got[piece.name], piece.data), piece.name
-    assert checkpoint.read_facts(saved) == {"schema_version": 1, **FACTS}
+    assert checkpoint_files.read_facts(saved) == {"schema_version": 1, **FACTS}
 
 
 def test_nothing_but_json_and_safetensors(saved: Path) -> None:
@@ -245,14 +245,14 @@ def test_another_schema_version(saved: Path, version: Any) -> None:
     facts = {**json.loads(path.read_text()), "schema_version": version}
     path.write_text(json.dumps(facts))
     with pytest.raises(InputError, match=f"schema_version is {version}, this version reads 1"):
-        checkpoint.read_facts(saved)
+        checkpoint_files.read_facts(saved)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", ""])
 def test_facts_that_are_none(saved: Path, text: str) -> None:
     (saved / "checkpoint.json").write_text(text)
     with pytest.raises(InputError, match=r"checkpoint\.json"):
-        checkpoint.read_facts(saved)
+        checkpoint_files.read_facts(saved)
 
 
 def test_an_incomplete_checkpoint_is_not_seen(saved: Path) -> None:
@@ -263,7 +263,7 @@ def test_an_incomplete_checkpoint_is_not_seen(saved: Path) -> None:
     (run / "checkpoints" / "iter_x").mkdir()
     assert checkpoint.list_checkpoints(run) == [(100, saved)]
     with pytest.raises(InputError, match=r"not a checkpoint \(no checkpoint.json\)"):
-        checkpoint.read_facts(newer)
+        checkpoint_files.read_facts(newer)
 
 
 def test_checkpoints_are_listed_by_number(topology: Any, tmp_path: Path) -> None:
@@ -279,16 +279,19 @@ def test_saving_again_replaces(saved: Path) -> None:
     assert loaded(saved)["weights/a.weight"].unique().tolist() == [3.0]
 
 
-@pytest.mark.parametrize("failing", ["save_file", "write_json", "_sync"])
+@pytest.mark.parametrize(
+    ("module", "failing"),
+    [(checkpoint, "save_file"), (checkpoint_files, "write_json"), (checkpoint, "sync")],
+)
 def test_a_full_disk_leaves_what_was_there(
-    saved: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+    saved: Path, module: Any, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {path.name: path.read_bytes() for path in saved.iterdir()}
 
     def full(*arguments: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, failing, full)
+    monkeypatch.setattr(module, failing, full)
     for iteration in (100, 200):
         with pytest.raises(InputError, match="No space left on device") as caught:
             checkpoint.save(saved.parents[1], iteration, pieces(value=3.0), FACTS)
