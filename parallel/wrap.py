@@ -3,15 +3,16 @@
 The one place that chooses upstream's options. Two of them decide whether gradients are right:
 `calculate_per_token_loss` in the model's config (no scaling inside the buffers; the sum is
 divided once by the global token count) and FP32 main gradients without another communication
-type. Other combinations of 0.19.2 give wrong gradients silently: see `preflight`.
+type. What 0.19.2 computes wrongly in silence is refused here, on the very objects that upstream
+is about to get: see `preflight`.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from genomoe.parallel.config import ParallelConfig
-from genomoe.parallel.preflight import GradientOptions, Sharding, gradient_errors
+from genomoe.parallel.preflight import read_options, upstream_errors
 from genomoe.parallel.topology import Topology
 
 
@@ -25,38 +26,27 @@ def wrap(model: torch.nn.Module, config: ParallelConfig, topology: Topology) -> 
 
     Returns:
         megatron-core's wrapper: call it as the model; it owns the gradient buffers.
+
+    Raises:
+        ValueError: If upstream would compute something wrong with these options.
     """
-    if config.wrap_for(topology.info.world_size) == "ddp":
-        return _ddp(model, topology)
-    return _fsdp(model, topology)
+    ddp_config = wrapper_config(config.wrap_for(topology.info.world_size))
+    check_options(model, ddp_config, topology)
+    return (_fsdp if ddp_config.use_megatron_fsdp else _ddp)(model, ddp_config, topology)
 
 
-def _ddp(model: Any, topology: Topology) -> Any:
-    from megatron.core.distributed import (
-        DistributedDataParallel,
-        DistributedDataParallelConfig,
-    )
-
-    check_gradients(model, topology, sharding=None)
-    ddp_config = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True,
-        use_distributed_optimizer=False,
-        overlap_grad_reduce=False,
-        average_in_collective=False,
-    )
-    wrapped = DistributedDataParallel(
-        model.config, ddp_config, model, pg_collection=topology.groups
-    )
-    wrapped.broadcast_params()
-    return wrapped
-
-
-def _fsdp(model: Any, topology: Topology) -> Any:
+def wrapper_config(kind: Literal["ddp", "fsdp"]) -> Any:
+    """Choose upstream's options: its `DistributedDataParallelConfig`."""
     from megatron.core.distributed import DistributedDataParallelConfig
-    from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
 
-    check_gradients(model, topology, sharding="optim_grads_params")
-    ddp_config = DistributedDataParallelConfig(
+    if kind == "ddp":
+        return DistributedDataParallelConfig(
+            grad_reduce_in_fp32=True,
+            use_distributed_optimizer=False,
+            overlap_grad_reduce=False,
+            average_in_collective=False,
+        )
+    return DistributedDataParallelConfig(
         use_megatron_fsdp=True,
         use_distributed_optimizer=True,
         data_parallel_sharding_strategy="optim_grads_params",
@@ -67,6 +57,34 @@ def _fsdp(model: Any, topology: Topology) -> Any:
         megatron_fsdp_main_grads_dtype=torch.float32,
         megatron_fsdp_main_params_dtype=torch.float32,
     )
+
+
+def check_options(model: Any, ddp_config: Any, topology: Topology) -> None:
+    """Refuse what upstream is known to compute wrongly.
+
+    Raises:
+        ValueError: With the first reason.
+    """
+    options = read_options(
+        model.config, ddp_config, dp_size=topology.dp_size, ep_size=topology.ep_size
+    )
+    for error in upstream_errors(options):
+        raise ValueError(error)
+
+
+def _ddp(model: Any, ddp_config: Any, topology: Topology) -> Any:
+    from megatron.core.distributed import DistributedDataParallel
+
+    wrapped = DistributedDataParallel(
+        model.config, ddp_config, model, pg_collection=topology.groups
+    )
+    wrapped.broadcast_params()
+    return wrapped
+
+
+def _fsdp(model: Any, ddp_config: Any, topology: Topology) -> Any:
+    from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
+
     return FullyShardedDataParallel(
         config=model.config,
         ddp_config=ddp_config,
@@ -74,22 +92,3 @@ def _fsdp(model: Any, topology: Topology) -> Any:
         device=topology.device,
         pg_collection=topology.groups,
     )
-
-
-def check_gradients(model: Any, topology: Topology, *, sharding: Sharding | None) -> None:
-    """Refuse options whose gradients upstream computes wrongly.
-
-    Raises:
-        ValueError: With the first reason.
-    """
-    options = GradientOptions(
-        sharding=sharding,
-        per_token_loss=model.config.calculate_per_token_loss,
-        main_grads_dtype="torch.float32",
-        grad_comm_dtype=None,
-        dp_size=topology.dp_size,
-        ep_size=topology.ep_size,
-        num_microbatches=2,  # accumulation may change on resume: always ask for it
-    )
-    for error in gradient_errors(options):
-        raise ValueError(error)
