@@ -14,6 +14,68 @@ _LANES = 64
 _AMINO_ACIDS = "ACDEFGHIKLMNPQRSTVWY"
 
 
+class MarkovSource:
+    """A chain in which each letter depends on the ``order`` letters before it.
+
+    Attributes:
+        order: letters that the next one depends on.
+        transitions: probability of each next letter, [size**order contexts, size]. A context is
+            the number that its letters spell, the oldest first.
+    """
+
+    def __init__(self, order: int, seed: int, size: int = 4) -> None:
+        self.order, self._size = order, size
+        shape = (size**order, size)
+        # Squared exponential weights: some transitions are likely, none is impossible.
+        weights = np.log(_uniform(seed, 2, shape[0] * size)).reshape(shape) ** 2
+        self.transitions = weights / weights.sum(axis=1, keepdims=True)
+
+    def sample(self, length: int, lanes: int, seed: int, stream: int) -> np.ndarray:
+        """Draw stretches of letter numbers side by side, [length, lanes].
+
+        Each starts ``order`` letters after a context of zeros, which are not returned.
+        """
+        draws = _uniform(seed, stream, lanes * (length + self.order)).reshape(-1, lanes)
+        limits = np.cumsum(self.transitions, axis=1)[:, :-1]
+        letters = np.zeros((length + self.order, lanes), dtype=np.int64)
+        context = np.zeros(lanes, dtype=np.int64)
+        for step, draw in enumerate(draws):
+            letters[step] = (draw[:, None] >= limits[context]).sum(axis=1)
+            context = self.next_context(context, letters[step])
+        return letters[self.order :]
+
+    def next_context(self, context: np.ndarray, letter: np.ndarray) -> np.ndarray:
+        """Context after a letter has followed."""
+        return (context * self._size + letter) % len(self.transitions)
+
+    def advance(self, share: np.ndarray) -> np.ndarray:
+        """Probability of each context one letter later, given it now; both [contexts]."""
+        contexts = np.arange(len(self.transitions))
+        follows = self.next_context(contexts[:, None], np.arange(self._size))
+        flow = share[:, None] * self.transitions
+        return np.bincount(follows.ravel(), flow.ravel(), minlength=len(contexts))
+
+    def first_contexts(self) -> np.ndarray:
+        """Probability that a stretch of `sample` begins with each context, [contexts]."""
+        share = np.eye(len(self.transitions))[0]
+        for _ in range(2 * self.order):
+            share = self.advance(share)
+        return share
+
+    def entropy_bits(self) -> float:
+        """Bits of a letter when the letters before it are known: no model can do better.
+
+        Mean over the contexts' stationary distribution (Shannon 1948, section 7).
+        """
+        share = np.full(len(self.transitions), 1.0 / len(self.transitions))
+        for _ in range(10_000):
+            after = self.advance(share)
+            if np.abs(after - share).max() < 1e-15:
+                break
+            share = after
+        return float(-(share[:, None] * self.transitions * np.log2(self.transitions)).sum())
+
+
 def markov_genome(length: int, order: int, seed: int) -> str:
     """Return ``length`` bases in which each depends on the ``order`` bases before it.
 
@@ -52,20 +114,9 @@ def write_fasta(path: Path, records: Iterable[tuple[str, str]], width: int = 70)
 
 
 def _markov(length: int, alphabet: str, order: int, seed: int) -> str:
-    size = len(alphabet)
-    num_contexts = size**order
-    # Squared exponential weights: some transitions are likely, none is impossible.
-    weights = np.log(_uniform(seed, 2, num_contexts * size)).reshape(num_contexts, size) ** 2
-    limits = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)[:, :-1]
-    steps = -(-length // _LANES)
-    draws = _uniform(seed, 3, _LANES * (steps + order)).reshape(steps + order, _LANES)
-    letters = np.zeros((steps + order, _LANES), dtype=np.int64)
-    context = np.zeros(_LANES, dtype=np.int64)
-    for step in range(steps + order):
-        letters[step] = (draws[step][:, None] >= limits[context]).sum(axis=1)
-        context = (context * size + letters[step]) % num_contexts
-    codes = np.frombuffer(alphabet.encode("ascii"), np.uint8)[letters[order:].T.ravel()[:length]]
-    return codes.tobytes().decode("ascii")
+    source = MarkovSource(order, seed, size=len(alphabet))
+    numbers = source.sample(-(-length // _LANES), _LANES, seed, stream=3).T.ravel()[:length]
+    return np.frombuffer(alphabet.encode("ascii"), np.uint8)[numbers].tobytes().decode("ascii")
 
 
 def _uniform(seed: int, stream: int, count: int) -> np.ndarray:
