@@ -36,6 +36,11 @@ class BlockPlan:
         """How many blocks there are."""
         return len(self.first_document) - 1
 
+    @property
+    def num_letters(self) -> int:
+        """How many letters they hold."""
+        return int(self.documents[:, LENGTH].sum())
+
     def block_documents(self, block: int) -> np.ndarray:
         """Return the document table of one block."""
         return self.documents[self.first_document[block] : self.first_document[block + 1]]
@@ -90,8 +95,11 @@ def plan_shards(plan: BlockPlan, shard_bytes: int) -> list[tuple[int, int]]:
 
 def estimate_bytes(plan: BlockPlan) -> int:
     """Return roughly how many bytes the shards and the index of a split take."""
-    letters = int(plan.documents[:, LENGTH].sum())
-    return letters + plan.num_blocks * _BYTES_PER_BLOCK + len(plan.documents) * _BYTES_PER_DOCUMENT
+    return (
+        plan.num_letters
+        + plan.num_blocks * _BYTES_PER_BLOCK
+        + len(plan.documents) * _BYTES_PER_DOCUMENT
+    )
 
 
 def _fill_blocks(lengths: list[int], max_letters: int) -> tuple[np.ndarray, np.ndarray]:

@@ -287,7 +287,7 @@ def test_a_full_disk_is_one_line(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device", "x.tar")
 
-    monkeypatch.setattr("genomoe.data.pipeline.write_shard", fail)
+    monkeypatch.setattr("genomoe.data.writing.write_shard", fail)
     options = ("--block-length", "1000", "--guard", "100")
     status, _, error = command(genome, *options, "--out", tmp_path / "out")
     assert (status, error) == (1, "error: x.tar: No space left on device; nothing was written\n")
