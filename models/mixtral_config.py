@@ -5,7 +5,6 @@ type of its own (`tools/modeling_genomoe.py`) with the same fields and two more.
 model cannot be is refused by the name and value of the field.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,11 +19,14 @@ _ARCHITECTURES = {
     "genomoe": "GenomoeForCausalLM",
     "genomoe_dense": "GenomoeDenseForCausalLM",
 }
+# A JSON file can hold numbers that no float can.
+_LARGEST = 1 << 31
 _MOE_TYPES = ("mixtral", "genomoe")
 # Mistral is Llama's arithmetic where its sliding window is off.
 _READABLE = (*_ARCHITECTURES, "mistral")
 
-# What our model is, whatever a config may say; a field that is absent means the same.
+# What our model is, whatever a config may say; transformers takes an absent field for the same.
+# A field whose default is not the same for all types and versions must be there.
 _FIXED: dict[str, Any] = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -120,16 +122,15 @@ def model_config(described: Mapping[str, Any], *, vocab_size: int) -> ModelConfi
     heads = _integer(described, "num_attention_heads")
     hidden = _integer(described, "hidden_size")
     width = described.get("head_dim")
-    if width is not None and width * heads != hidden:
+    if width is not None and _integer(described, "head_dim") * heads != hidden:
         raise ValueError(f"head_dim is {width}: use hidden_size / num_attention_heads")
-    base, scale = _rotary(described, default_base=1e6 if kind in _MOE_TYPES else 1e4)
+    base, scale = _rotary(described)
     feed_forward = _integer(described, "intermediate_size")
-    groups = described.get("num_key_value_heads")
     shape: dict[str, Any] = {
         "num_blocks": _integer(described, "num_hidden_layers"),
         "hidden_size": hidden,
         "num_attention_heads": heads,
-        "num_query_groups": heads if groups is None else _integer(described, "num_key_value_heads"),
+        "num_query_groups": _integer(described, "num_key_value_heads"),
         "dropout": 0.0,
         "rotary_base": base,
         "rotary_position_scale": scale,
@@ -161,19 +162,23 @@ def _check_fixed(described: Mapping[str, Any]) -> None:
         found = described.get(field, wanted)
         if found != wanted:
             raise ValueError(f"{field} is {found!r}: a genomoe model has {wanted!r}")
-    layers = described.get("layer_types") or []
-    if others := sorted(set(map(str, layers)) - {"full_attention"}):
-        raise ValueError(f"layer_types has {others[0]!r}: a genomoe model has full attention alone")
+    if described["model_type"] == "mistral" and "sliding_window" not in described:
+        raise ValueError("sliding_window is missing, which transformers takes for 4096: use null")
+    layers = described.get("layer_types")
+    if layers is not None and (
+        not isinstance(layers, list) or any(layer != "full_attention" for layer in layers)
+    ):
+        raise ValueError(f"layer_types is {layers!r}: a genomoe model has full_attention alone")
 
 
-def _rotary(described: Mapping[str, Any], *, default_base: float) -> tuple[int, float]:
+def _rotary(described: Mapping[str, Any]) -> tuple[int, float]:
     """Read base and position scale: `rope_theta` and `rope_scaling`, or `rope_parameters`."""
     nested = described.get("rope_parameters") or {}
     scaling = nested or described.get("rope_scaling") or {}
     if not isinstance(scaling, dict) or any(isinstance(v, dict) for v in scaling.values()):
         raise ValueError(f"rope_parameters is {scaling!r}: use one object for all layers")
-    base = nested.get("rope_theta", described.get("rope_theta", default_base))
-    if type(base) not in (int, float) or not math.isfinite(base) or base != int(base):
+    base: Any = nested.get("rope_theta", described.get("rope_theta"))
+    if type(base) not in (int, float) or not 1 <= base <= _LARGEST or base != int(base):
         raise ValueError(f"rope_theta is {base!r}: use a whole number")
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind not in ("default", "linear"):
@@ -181,7 +186,7 @@ def _rotary(described: Mapping[str, Any], *, default_base: float) -> tuple[int, 
     if scaling.get("partial_rotary_factor", 1.0) != 1.0:
         raise ValueError(f"partial_rotary_factor is {scaling['partial_rotary_factor']!r}: use 1.0")
     factor = scaling.get("factor", 1.0) if kind == "linear" else 1.0
-    if type(factor) not in (int, float) or not 0 < factor < math.inf:
+    if type(factor) not in (int, float) or not 1 / _LARGEST <= factor <= _LARGEST:
         raise ValueError(f"rope factor is {factor!r}: use a number above 0")
     return int(base), 1.0 / factor
 
@@ -205,13 +210,13 @@ def _choice(described: Mapping[str, Any], field: str, known: tuple[str, ...]) ->
 
 def _integer(described: Mapping[str, Any], field: str) -> int:
     found = described.get(field)
-    if type(found) is not int or found < 0:
+    if type(found) is not int or not 0 <= found <= _LARGEST:
         raise ValueError(f"{field} is {found!r}: use a whole number")
     return found
 
 
 def _number(described: Mapping[str, Any], field: str, default: float | None = None) -> float:
     found = described.get(field, default)
-    if type(found) not in (int, float):
+    if type(found) not in (int, float) or not -_LARGEST <= found <= _LARGEST:
         raise ValueError(f"{field} is {found!r}: use a number")
     return float(found)

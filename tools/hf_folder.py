@@ -68,7 +68,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: no such file; give a Hugging Face model folder") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-    except (UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:  # not text, or made to choke on
         raise InputError(f"{path}: cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise InputError(f"{path}: holds {type(value).__name__}, expected an object")

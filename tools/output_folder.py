@@ -34,7 +34,8 @@ def new_folder(out: Path) -> Iterator[Path]:
         InputError: If `out` is taken, or nothing can be written beside it.
     """
     check_output(out)
-    partial = out.absolute().with_name(f".{out.name}.partial")
+    target = out.resolve()  # OUT may be "."
+    partial = target.with_name(f".{target.name}.partial")
     made = [parent for parent in partial.parents if not parent.exists()]
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -47,9 +48,9 @@ def new_folder(out: Path) -> Iterator[Path]:
         for file in sorted(partial.iterdir()):
             sync(file)
         sync(partial)
-        if out.is_dir():
-            out.rmdir()
-        partial.rename(out)
+        if target.is_dir():
+            target.rmdir()
+        partial.rename(target)
         sync(partial.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

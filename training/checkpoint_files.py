@@ -21,7 +21,13 @@ from safetensors import SafetensorError, safe_open
 
 from genomoe.data.errors import InputError
 from genomoe.data.json_codec import decode, encode
-from genomoe.training.chunks import Chunk, StoredFile, StoredTensor, check_coverage
+from genomoe.training.chunks import (
+    Chunk,
+    StoredFile,
+    StoredTensor,
+    check_coverage,
+    check_plain_name,
+)
 from genomoe.training.run_folder import write_json
 
 SCHEMA_VERSION = 1
@@ -107,6 +113,8 @@ def read_index(checkpoint: Path) -> Index:
     path = checkpoint / "index.json"
     try:
         raw = json.loads(path.read_text())
+        for name in raw["files"]:
+            check_plain_name(name, "files")
         return Index(
             tensors={n: _stored_tensor(t, n) for n, t in raw["tensors"].items()},
             files={n: decode(StoredFile, f, f"files.{n}") for n, f in raw["files"].items()},

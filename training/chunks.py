@@ -46,6 +46,16 @@ class Read:
     rows: int
 
 
+def check_plain_name(file: str, where: str) -> None:
+    """Refuse a file name that leads out of the checkpoint's folder, or to a hidden file.
+
+    Raises:
+        InputError: If it is not the plain name of a file.
+    """
+    if not file or PurePosixPath(file).name != file or file.startswith("."):
+        raise InputError(f"index.json: {where} names the file {file!r}: not a plain name")
+
+
 def check_coverage(name: str, tensor: StoredTensor) -> None:
     """Prove that every row of a tensor is in exactly one chunk.
 
@@ -55,12 +65,7 @@ def check_coverage(name: str, tensor: StoredTensor) -> None:
     rows = tensor.shape[0] if tensor.shape else 1
     position = 0
     for chunk in sorted(tensor.chunks, key=lambda c: c.row_start):
-        if (
-            not chunk.file
-            or PurePosixPath(chunk.file).name != chunk.file
-            or chunk.file.startswith(".")
-        ):
-            raise InputError(f"index.json: {name} names the file {chunk.file!r}: not a plain name")
+        check_plain_name(chunk.file, name)
         if chunk.row_start != position or chunk.rows <= 0:
             kind = "missing" if chunk.row_start > position else "stored twice"
             raise InputError(f"index.json: {name}: rows from {position} are {kind}")
