@@ -22,13 +22,18 @@ _TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 class HfTensors:
     """The tensors of a folder, compared with those that a model must have."""
 
-    def __init__(self, folder: Path, maps: list[TensorMap]) -> None:
-        """Find every tensor and compare name, shape and type, both ways.
+    def __init__(self, folder: Path, where: dict[str, Path], maps: list[TensorMap]) -> None:
+        """Compare name, shape and type of every tensor, both ways.
+
+        Args:
+            folder: For messages.
+            where: From `find_tensors`.
+            maps: The model's tensors.
 
         Raises:
-            InputError: At the first difference, or if there are no safetensors.
+            InputError: At the first difference.
         """
-        self._where = _find(folder)
+        self._where = where
         wanted = {p.name: t.part_shape(p) for t in maps for p in t.parts}
         for name in wanted:
             if name not in self._where:
@@ -75,8 +80,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _find(folder: Path) -> dict[str, Path]:
-    """Say which file holds each tensor."""
+def find_tensors(folder: Path) -> dict[str, Path]:
+    """Say which file holds each tensor.
+
+    Raises:
+        InputError: If there are no safetensors, or they and their index disagree.
+    """
     if (folder / INDEX).exists():
         return _from_index(folder)
     path = folder / SINGLE
@@ -97,7 +106,7 @@ def _from_index(folder: Path) -> dict[str, Path]:
     if not isinstance(where, dict):
         raise InputError(f"{index}: has no weight_map")
     for name, file in where.items():
-        if not isinstance(file, str) or PurePosixPath(file).name != file or "\\" in file:
+        if not isinstance(file, str) or not _is_plain(file):
             raise InputError(f"{index}: {name} is in {file!r}: not a plain file name")
         if not file.endswith(".safetensors"):
             raise InputError(f"{index}: {name} is in {file}: only safetensors are read")
@@ -108,6 +117,11 @@ def _from_index(folder: Path) -> dict[str, Path]:
         if stray := _keys(folder / file) ^ named:
             raise InputError(f"{folder / file}: {min(stray)} is not both here and in {INDEX}")
     return {name: folder / file for name, file in where.items()}
+
+
+def _is_plain(file: str) -> bool:
+    is_name = PurePosixPath(file).name == file and "\\" not in file
+    return is_name and not file.startswith(".") and file != ""
 
 
 def _keys(path: Path) -> set[str]:

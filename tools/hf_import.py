@@ -20,7 +20,7 @@ from genomoe.models.config import ModelConfig
 from genomoe.models.mixtral import count_part_values, tensor_maps
 from genomoe.models.mixtral_config import hf_config, model_config
 from genomoe.tools.hf_export import SIDECAR, SIDECAR_VERSION
-from genomoe.tools.hf_folder import HfTensors, read_json
+from genomoe.tools.hf_folder import HfTensors, find_tensors, read_json
 from genomoe.tools.hf_options import HfImport
 from genomoe.tools.output_folder import check_output, new_folder
 from genomoe.training.checkpoint_files import LAYOUT
@@ -61,8 +61,10 @@ def import_folder(options: HfImport) -> dict[str, Any]:
     if not options.folder.is_dir():
         raise InputError(f"{options.folder}: no such folder")
     described = describe(options.folder, options.alphabet)
+    where = find_tensors(options.folder)
+    _check_count(options.folder, described.model, len(where))
     maps = tensor_maps(described.model, described.tokenizer.vocab_size)
-    tensors = HfTensors(options.folder, maps)
+    tensors = HfTensors(options.folder, where, maps)
     parameters = count_part_values(maps)
     if not options.dry_run:
         progress = Progress("importing", 4 * parameters, "B")
@@ -150,6 +152,8 @@ def _read_sidecar(path: Path) -> dict[str, Any]:
     for key in ("model", "rows", "alphabet", "tokenizer_fingerprint", "iteration"):
         if key not in sidecar:
             raise InputError(f"{path}: {key} is missing; delete the file and give --alphabet")
+    if not isinstance(sidecar["alphabet"], str):
+        raise InputError(f"{path}: alphabet is {sidecar['alphabet']!r}, expected a name")
     return {"manifest_digest": UNKNOWN, **sidecar}
 
 
@@ -211,6 +215,15 @@ def _check_agreement(
                 f"{folder}: {field} is {theirs.get(field)!r} by config.json, {ours.get(field)!r} "
                 f"by {SIDECAR}; delete {SIDECAR} and give --alphabet to take config.json's"
             )
+
+
+def _check_count(folder: Path, model: ModelConfig, tensors: int) -> None:
+    """A model far larger than its files is refused before its tensors are listed."""
+    if model.num_blocks * max(1, model.num_moe_experts) > tensors:
+        raise InputError(
+            f"{folder}: num_hidden_layers is {model.num_blocks} and num_local_experts is "
+            f"{model.num_moe_experts}, but there are {tensors} tensors"
+        )
 
 
 def _facts(described: Described, folder: Path) -> dict[str, Any]:
