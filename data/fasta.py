@@ -23,6 +23,7 @@ from typing import BinaryIO, Self
 import numpy as np
 
 from genomoe.data.errors import InputError
+from genomoe.data.headers import Header, parse_header
 from genomoe.data.intervals import empty_intervals, runs_of
 from genomoe.data.tokenizer import ILLEGAL, Tokenizer, illegal_hint
 
@@ -36,17 +37,6 @@ _FOREIGN_COMPRESSION = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"PK\x03\x04": "zip",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """One header line."""
-
-    id: str
-    text: str
-    """The whole header without ">" and surrounding blanks."""
-    line: int
-    """1-based line number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,28 +236,11 @@ class FastaReader:
             line += data.count(b"\n", cursor, mark)
             end = data.find(b"\n", mark)
             end = len(data) if end < 0 else end
-            headers.append(self._header(data[mark + 1 : end], line))
+            headers.append(parse_header(data[mark + 1 : end], line, self.name))
             line += 1
             cursor = min(end + 1, len(data))
         regions.append((cursor, len(data), line))
         return headers, regions
-
-    def _header(self, raw: bytes, line: int) -> Header:
-        content = raw.strip()
-        if b"\r" in content:
-            raise InputError(
-                f"{self.name}:{line}: a carriage return inside the header; "
-                f"convert the file's line ends to LF or CRLF"
-            )
-        if not content:
-            raise InputError(f"{self.name}:{line}: the record has no id; write one after '>'")
-        # Split as bytes: only ASCII blanks end an id, whatever the encoding of the rest.
-        record_id = content.split(maxsplit=1)[0]
-        return Header(
-            id=record_id.decode("utf-8", "backslashreplace"),
-            text=content.decode("utf-8", "backslashreplace"),
-            line=line,
-        )
 
     def _raise_illegal_letter(
         self, data: bytes, headers: list[Header], regions: list[tuple[int, int, int]]

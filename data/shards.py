@@ -17,6 +17,7 @@ import numpy as np
 
 from genomoe.data import blocks
 from genomoe.data.blocks import BlockPlan
+from genomoe.data.headers import TOPOLOGIES
 from genomoe.data.intervals import empty_intervals
 from genomoe.data.spool import Spool
 from genomoe.data.tokenizer import Tokenizer
@@ -172,6 +173,7 @@ def _block_metadata(
 ) -> dict[str, Any]:
     records = documents[:, blocks.RECORD]
     files = spool.records["file"][records].tolist()
+    topologies = spool.records["topology"][records].tolist()
     described = [
         {
             "id": record_id,
@@ -181,10 +183,10 @@ def _block_metadata(
             "start": row[blocks.START],
             "end": row[blocks.START] + row[blocks.LENGTH],
             "strand": "+",
-            "topology": "unknown",
+            "topology": TOPOLOGIES[topology],
         }
-        for (record_id, header), file, row in zip(
-            spool.headers(records), files, documents.tolist(), strict=True
+        for (record_id, header), file, topology, row in zip(
+            spool.headers(records), files, topologies, documents.tolist(), strict=True
         )
     ]
     return {"split": split, "alphabet": tokenizer.name, "docs": described}

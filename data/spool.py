@@ -32,6 +32,7 @@ RECORD = np.dtype(
         ("header_end", "<i8"),
         ("id_bytes", "<i8"),  # the id is the first so many bytes of the header
         ("id_hash", "<u8"),
+        ("topology", "<i8"),  # index into headers.TOPOLOGIES
     ]
 )
 TOKENS, CASE_BEGIN, CASE_END, HEADERS = "tokens", "case_begin", "case_end", "headers"

@@ -150,7 +150,9 @@ class _RecordBuilder:
         self.num_letters = 0
         self._headers = headers
         self._header_bytes = 0
-        self._columns = {name: array("q") for name in ("line", "offset", "case", "lower_case")}
+        self._columns = {
+            name: array("q") for name in ("line", "topology", "offset", "case", "lower_case")
+        }
         self._texts = {name: array("q") for name in ("header_begin", "header_end", "id_bytes")}
         self._id_hashes = array("Q")
         self._last_letters = bytearray()
@@ -168,6 +170,7 @@ class _RecordBuilder:
             columns["lower_case"][-1] += int(lower[0])
         if chunk.headers:
             columns["line"].extend(header.line for header in chunk.headers)
+            columns["topology"].extend(header.topology for header in chunk.headers)
             columns["offset"].extend((chunk.starts + self.num_letters).tolist())
             columns["case"].extend(new_intervals[1:].tolist())
             columns["lower_case"].extend(lower[1:].tolist())
@@ -186,6 +189,7 @@ class _RecordBuilder:
         ends = np.append(columns["offset"][1:], self.num_letters)
         records["file"] = file
         records["line"] = columns["line"]
+        records["topology"] = columns["topology"]
         records["offset"] = columns["offset"]
         records["length"] = ends - columns["offset"]
         records["case_end"] = np.cumsum(columns["case"])
