@@ -1,10 +1,12 @@
-"""A model of random weights as a checkpoint, and its export: what the tests of both sides use."""
+"""Checkpoints of random weights and their conversions: what the tests of both sides use."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from genomoe.data.json_codec import encode
 from genomoe.data.tokenizer import tokenizer_for
@@ -91,3 +93,55 @@ def our_logits(module: Any, ids: torch.Tensor) -> torch.Tensor:
 def read(path: Path) -> Any:
     """A JSON file."""
     return json.loads(path.read_text())
+
+
+def stored(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Weights of a checkpoint by canonical name: the chunks of all its files, put together."""
+    chunks: dict[str, dict[int, torch.Tensor]] = {}
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        for key, tensor in load_file(path).items():
+            kind, name = key.split("/", 1)
+            name, _, row = name.partition("@")
+            if kind == "weights":
+                chunks.setdefault(name, {})[int(row or 0)] = tensor
+    return {name: torch.cat([rows[r] for r in sorted(rows)]) for name, rows in chunks.items()}
+
+
+def exported_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Tensors of a Hugging Face folder by name."""
+    found: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        found |= load_file(path)
+    return found
+
+
+def assert_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
+    """Compare names, types and bits."""
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        assert tensor.dtype == right[name].dtype, name
+        assert torch.equal(tensor, right[name]), name
+
+
+def imported(folder: Path, out: Path, *words: str) -> Path:
+    """Import by the command."""
+    assert main(["hf", "import", str(folder), str(out), *words]) == 0
+    return out
+
+
+def opened(checkpoint: Path, topology: Any) -> tuple[Any, Any]:
+    """Our model of a checkpoint on one rank as scoring opens it: as built, and wrapped."""
+    from genomoe.parallel.config import ParallelConfig
+    from genomoe.parallel.wrap import wrap
+    from genomoe.training.checkpoint import load
+    from genomoe.training.scorer import read_checkpoint
+    from genomoe.training.state import collect
+    from genomoe.training.trainer import build_from_config
+
+    facts = read_checkpoint(checkpoint)
+    alone = dataclasses.replace(facts.config, parallel=ParallelConfig())
+    built = build_from_config(alone, facts.tokenizer, topology, torch.float32)
+    wrapped = wrap(built.module, alone.parallel, topology)
+    load(checkpoint, collect(built, wrapped, None, topology), kinds=("weights",))
+    built.module.eval()
+    return built, wrapped

@@ -6,18 +6,22 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, MixtralConfig
 
 from genomoe.tools.convert_checkpoint import main
 from genomoe.tools.hf_export import export_checkpoint
 from genomoe.tools.hf_options import HfExport
 from tests.unit.tools.exported import (
+    assert_same,
     debug_model,
     export,
+    exported_tensors,
+    imported,
+    opened,
     our_logits,
     read,
     some_ids,
+    stored,
     write_checkpoint,
 )
 
@@ -33,49 +37,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "codons": {"rotary_position_scale": 2.0943951023931953, "rotary_base": 777},
     "dense stem": {"stem_kmer_orders": (2,), "num_moe_experts": 0},
 }
-
-
-def stored(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """Weights of a checkpoint by canonical name; one rank wrote it, so every chunk is whole."""
-    found = {}
-    for path in sorted(checkpoint.glob("*.safetensors")):
-        for key, tensor in load_file(path).items():
-            found[key.removeprefix("weights/").split("@")[0]] = tensor
-    return found
-
-
-def exported_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        found |= load_file(path)
-    return found
-
-
-def assert_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
-    assert left.keys() == right.keys()
-    for name, tensor in left.items():
-        assert tensor.dtype == right[name].dtype, name
-        assert torch.equal(tensor, right[name]), name
-
-
-def imported(folder: Path, out: Path, *words: str) -> Path:
-    assert main(["hf", "import", str(folder), str(out), *words]) == 0
-    return out
-
-
-def opened(checkpoint: Path, topology: Any) -> Any:
-    """Our model of a checkpoint, as scoring opens it."""
-    from genomoe.parallel.wrap import wrap
-    from genomoe.training.checkpoint import load
-    from genomoe.training.scorer import read_checkpoint
-    from genomoe.training.state import collect
-    from genomoe.training.trainer import build_from_config
-
-    facts = read_checkpoint(checkpoint)
-    built = build_from_config(facts.config, facts.tokenizer, topology, torch.float32)
-    wrapped = wrap(built.module, facts.config.parallel, topology)
-    load(checkpoint, collect(built, wrapped, None, topology), kinds=("weights",))
-    return built.module.eval()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -185,7 +146,8 @@ def test_a_model_that_transformers_made(topology: Any, tmp_path: Path, kind: str
     with torch.no_grad():
         wanted = theirs(ids).logits
     assert wanted.std() > 0.5
-    assert (our_logits(opened(back, topology), ids) - wanted).abs().max() < 2e-5
+    built, _ = opened(back, topology)
+    assert (our_logits(built.module, ids) - wanted).abs().max() < 2e-5
     facts = read(back / "checkpoint.json")
     assert facts["manifest_digest"] == "unknown"
     assert_same(
