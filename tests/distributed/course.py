@@ -1,6 +1,6 @@
 """The comparison of a run with its reference: by step, and by every tensor's name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def steps_apart(got: list[list[float]], want: list[list[float]]) -> float:
     """Largest relative difference between the numbers of two courses, step by step."""
     assert len(got) == len(want)
     return max(
-        abs(a - b) / abs(b)
+        abs(a - b) / abs(b) if a != b else 0.0
         for ours, theirs in zip(got, want, strict=True)
         for a, b in zip(ours, theirs, strict=True)
     )
@@ -86,22 +86,41 @@ class Difference:
 
 
 def difference(
-    got: dict[str, Any], want: dict[str, Any], folders: tuple[Path, Path], tolerance: Tolerance
+    by_rank: list[dict[str, Any]],
+    want: dict[str, Any],
+    folders: tuple[Path, Path],
+    tolerance: Tolerance,
 ) -> Difference:
-    """Compare two runs of `tiny_run.train`.
+    """Compare a run of `tiny_run.train` with its reference.
 
     Args:
-        got: What the run under test returned.
+        by_rank: What the ranks of the run under test returned.
         want: What the reference returned.
         folders: Where each saved its tensors.
         tolerance: What differences are measured in.
+
+    Raises:
+        AssertionError: If the ranks disagree with each other about a step or a tensor.
     """
-    apart = {}
-    for kind, unit in (("gradients", tolerance.gradients), ("weights", tolerance.weights)):
-        relative, name = tensors_apart(*(gathered(folder / kind) for folder in folders))
-        apart[kind] = (0.0 if unit is None else relative / unit, name)
+    weights, name = tensors_apart(*(gathered(folder / "weights") for folder in folders))
+    relative = 0.0 if tolerance.weights is None else weights / tolerance.weights
+    apart = gradients_and_steps(by_rank, want, folders, tolerance)
+    return replace(apart, weights=(relative, name))
+
+
+def gradients_and_steps(
+    by_rank: list[dict[str, Any]],
+    want: dict[str, Any],
+    folders: tuple[Path, Path],
+    tolerance: Tolerance,
+) -> Difference:
+    """Compare all but the weights; see `difference`."""
+    got = by_rank[0]
+    assert all(other == got for other in by_rank), "the ranks disagree about a step"
+    gradients, name = tensors_apart(*(gathered(folder / "gradients") for folder in folders))
     return Difference(
         course=steps_apart(got["steps"], want["steps"]) / tolerance.course,
+        gradients=(gradients / tolerance.gradients, name),
+        weights=(0.0, ""),
         routing=got["loads"] != want["loads"],
-        **apart,
     )

@@ -1,6 +1,7 @@
 """Start gloo ranks for a test and bring back what each returned."""
 
 import json
+import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
@@ -15,17 +16,18 @@ from genomoe.parallel.topology import RankInfo
 def run_ranks(
     function: Callable[..., Any], world_size: int, folder: Path, *arguments: Any
 ) -> list[Any]:
-    """Call `function(info, rendezvous, *arguments)` on `world_size` fresh processes.
+    """Call `function(info, rendezvous, *arguments)` on `world_size` processes of their own.
 
     Returns:
         JSON-able results by rank. A rank that raises fails the test with its traceback.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    multiprocessing.set_forkserver_preload(["tests.distributed.preloaded"])
     mp.start_processes(
         _entry,
         args=(function, world_size, str(folder), arguments),
         nprocs=world_size,
-        start_method="spawn",
+        start_method="forkserver",
     )
     results = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world_size)]
     for rank, result in enumerate(results):

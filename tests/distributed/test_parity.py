@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.distributed.course import Difference, difference, steps_apart
+from tests.distributed.course import difference, steps_apart
 from tests.distributed.hardware import Hardware
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny_run import TinyRun, each_job, train, train_courses
@@ -90,29 +90,16 @@ def compare(
     one_rank: tuple[dict[str, Any], Path],
     folder: Path,
     hardware: Hardware,
-) -> list[Difference]:
-    by_rank = run_ranks(train_courses, world, folder / "ranks", jobs)
-    assert all(result == by_rank[0] for result in by_rank), "ranks disagree about a step"
-    course, saved = one_rank
-    return [
-        difference(got, course, (Path(job["save"]), saved), hardware.tolerance)
-        for job, got in zip(jobs, by_rank[0], strict=True)
-    ]
-
-
-def check(
-    world: int,
-    choices: Any,
-    one_rank: tuple[dict[str, Any], Path],
-    folder: Path,
-    hardware: Hardware,
 ) -> None:
     hardware.require(world)
-    jobs = jobs_for(world, choices, folder, hardware)
-    for job, apart in zip(jobs, compare(world, jobs, one_rank, folder, hardware), strict=True):
-        print(Path(job["save"]).name, apart)
-        assert apart.largest <= 1.0, (job["save"], apart)
-        assert hardware.engine == "gpu" or not apart.routing, job["save"]
+    course, saved = one_rank
+    by_rank = run_ranks(train_courses, world, folder / "ranks", jobs)
+    for job, *results in zip(jobs, *by_rank, strict=True):
+        folders = Path(job["save"]), saved
+        apart = difference(results, course, folders, hardware.tolerance)
+        print(folders[0].name, apart)
+        assert apart.largest <= 1.0, (folders[0].name, apart)
+        assert hardware.engine == "gpu" or not apart.routing, folders[0].name
 
 
 @pytest.mark.timeout(300)
@@ -120,7 +107,8 @@ def check(
 def test_layouts_equal_one_rank(
     world: int, one_rank: Any, tmp_path: Path, hardware: Hardware
 ) -> None:
-    check(world, covering_choices, one_rank, tmp_path, hardware)
+    jobs = jobs_for(world, covering_choices, tmp_path, hardware)
+    compare(world, jobs, one_rank, tmp_path, hardware)
 
 
 @pytest.mark.slow
@@ -129,7 +117,8 @@ def test_layouts_equal_one_rank(
 def test_every_layout_equals_one_rank(
     world: int, one_rank: Any, tmp_path: Path, hardware: Hardware
 ) -> None:
-    check(world, all_choices, one_rank, tmp_path, hardware)
+    jobs = jobs_for(world, all_choices, tmp_path, hardware)
+    compare(world, jobs, one_rank, tmp_path, hardware)
 
 
 def test_the_choices_cover_every_pair() -> None:
