@@ -102,9 +102,9 @@ def difference(
     Raises:
         AssertionError: If the ranks disagree with each other about a step or a tensor.
     """
+    apart = gradients_and_steps(by_rank, want, folders, tolerance)
     weights, name = tensors_apart(*(gathered(folder / "weights") for folder in folders))
     relative = 0.0 if tolerance.weights is None else weights / tolerance.weights
-    apart = gradients_and_steps(by_rank, want, folders, tolerance)
     return replace(apart, weights=(relative, name))
 
 
