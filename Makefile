@@ -16,7 +16,7 @@ ARGS      ?=
 DEMO      ?= build/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help install importroot preprocess train eval report demo test test-slow check format bench clean
+.PHONY: help install importroot preprocess train eval report export demo test test-slow check format bench clean
 
 help: ## Show this help
 	@echo "genomoe: mixture-of-experts language models of genomes and proteins"
@@ -28,6 +28,7 @@ help: ## Show this help
 	@echo "      DATA: datasets/genome, or what the run was started with; GPUS=0: CPU ranks, PROCS of them;"
 	@echo "      nothing said: what the machine has. ARGS=\"--dry-run\" plans and starts nothing"
 	@echo "  make eval RUN=DIR [ARGS=\"--fasta FILE\"]     make report RUN=DIR"
+	@echo "  make export RUN=DIR OUT=DIR [ARGS=\"--dtype bfloat16\"]"
 
 install: $(VENV)/.installed ## Make .venv and install what training needs (minutes, 5 GB)
 
@@ -54,6 +55,10 @@ eval: $(VENV)/.installed ## Score the held-out test split of RUN beside its base
 
 report: $(VENV)/.installed ## Write RUN/report.html
 	@$(PY) -m genomoe.tools.report $(RUN) $(ARGS)
+
+export: $(VENV)/.installed ## Write RUN as a folder OUT for Hugging Face transformers
+	@test "$(origin OUT)" != file || { echo "error: give OUT=FOLDER, where the exported model goes" >&2; exit 2; }
+	@$(PY) -m genomoe.tools.convert_checkpoint hf export $(RUN) $(OUT) $(ARGS)
 
 demo: $(VENV)/.installed ## The whole job on the bundled genome, on CPU: under 8 minutes on 2 cores
 	@$(PY) -m genomoe.tools.demo --out $(DEMO) $(ARGS)
