@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoModel, AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from tests.unit.tools.exported import (
     debug_model,
@@ -71,21 +71,46 @@ def test_logits(topology: Any, tmp_path: Path, name: str) -> None:
     assert difference(ours, theirs, some_ids()) < TOLERANCE
 
 
-def test_letters_before_padding_do_not_see_it(topology: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["debug", *STEMS])
+def test_rows_with_bos_anywhere(topology: Any, tmp_path: Path, name: str) -> None:
+    """None at the start, several, or one of them last: k-mers start anew after each."""
+    checkpoint, ours = write_checkpoint(
+        topology, tmp_path / "run", debug_model(**{**MODELS, **STEMS}[name])
+    )
+    theirs = opened(export(checkpoint, tmp_path / "hf"), stem=name in STEMS)
+    ids = some_ids(4, 40)
+    ids[:3, 0] = 4
+    ids[1, [7, 12]] = 1
+    ids[2, [20, 39]] = 1
+    ids[3, 1] = 1
+    assert difference(ours, theirs, ids) < TOLERANCE
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_letters_do_not_see_padding(topology: Any, tmp_path: Path, side: str) -> None:
     model = debug_model(stem_kmer_orders=(2, 3))
     checkpoint, ours = write_checkpoint(topology, tmp_path / "run", model)
     theirs = opened(export(checkpoint, tmp_path / "hf"), stem=True)
     ids = some_ids(2, 20)
-    padded = torch.cat([ids, torch.zeros(2, 6, dtype=ids.dtype)], dim=1)
+    padding = torch.zeros(2, 6, dtype=ids.dtype)
+    padded = torch.cat([padding, ids] if side == "left" else [ids, padding], dim=1)
     with torch.no_grad():
-        got = theirs(padded, attention_mask=(padded != 0).long()).logits[:, :20]
+        got = theirs(padded, attention_mask=(padded != 0).long()).logits
+    got = got[:, 6:] if side == "left" else got[:, :20]
     assert (got - our_logits(ours, ids)).abs().max() < TOLERANCE
+
+
+# A model of random weights would leave A, C, G, T at once, and its k-mers with them.
+NOT_BASES = [token for token in range(32) if not 3 <= token < 7]
+GREEDY = {"do_sample": False, "suppress_tokens": NOT_BASES}
 
 
 @torch.no_grad()
 def greedy(module: Any, ids: torch.Tensor, new: int) -> torch.Tensor:
     for _ in range(new):
-        following = our_logits(module, ids)[:, -1].argmax(-1, keepdim=True)
+        scores = our_logits(module, ids)[:, -1]
+        scores[:, NOT_BASES] = -torch.inf
+        following = scores.argmax(-1, keepdim=True)
         ids = torch.cat([ids, following], dim=1)
     return ids
 
@@ -96,11 +121,11 @@ def test_generation(topology: Any, tmp_path: Path, name: str, use_cache: bool) -
     changes = {**MODELS, **STEMS}[name]
     checkpoint, ours = write_checkpoint(topology, tmp_path / "run", debug_model(**changes))
     theirs = opened(export(checkpoint, tmp_path / "hf"), stem=name in STEMS)
-    # EOS is an id like any other to a model of random weights.
-    options = {"do_sample": False, "max_new_tokens": 24, "eos_token_id": None}
     for ids in (torch.tensor([[1, 3], [1, 4], [1, 5]]), some_ids(3, 9)):
         mask = torch.ones_like(ids)
-        got = theirs.generate(ids, attention_mask=mask, use_cache=use_cache, **options)
+        got = theirs.generate(
+            ids, attention_mask=mask, use_cache=use_cache, max_new_tokens=24, **GREEDY
+        )
         want = greedy(ours, ids, 24)
         assert len({tuple(row) for row in want[:, ids.shape[1] :].tolist()}) == 3, (
             "rows that differ"
@@ -113,7 +138,7 @@ def test_generation_by_beams(topology: Any, tmp_path: Path) -> None:
     model = debug_model(stem_kmer_orders=(2, 3, 6))
     checkpoint, _ = write_checkpoint(topology, tmp_path / "run", model)
     theirs = opened(export(checkpoint, tmp_path / "hf"), stem=True)
-    options = {"num_beams": 4, "do_sample": False, "max_new_tokens": 16, "eos_token_id": None}
+    options = {"num_beams": 4, "max_new_tokens": 16, **GREEDY}
     ids = some_ids(2, 7)
     mask = torch.ones_like(ids)
     with_cache, without = (
@@ -123,6 +148,8 @@ def test_generation_by_beams(topology: Any, tmp_path: Path) -> None:
     assert with_cache == without
 
 
+# The name that both versions know.
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")
 def test_a_cache_without_its_letters_is_refused(topology: Any, tmp_path: Path) -> None:
     model = debug_model(stem_kmer_orders=(2, 3))
     checkpoint, ours = write_checkpoint(topology, tmp_path / "run", model)
@@ -152,5 +179,8 @@ def test_a_stem_model_is_not_opened_without_its_code(topology: Any, tmp_path: Pa
     model = debug_model(stem_kmer_orders=(2, 3))
     checkpoint, _ = write_checkpoint(topology, tmp_path / "run", model)
     folder = export(checkpoint, tmp_path / "hf")
-    with pytest.raises(ValueError, match="trust_remote_code"):
-        AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
+    for options in ({}, {"trust_remote_code": False}):  # {}: asked, and nobody answers
+        with pytest.raises(ValueError, match="trust_remote_code"):
+            AutoModelForCausalLM.from_pretrained(folder, **options)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    assert tokenizer("acgn")["input_ids"] == [1, 3, 4, 5, 7]

@@ -11,7 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from genomoe.data.tokenizer import tokenizer_for
+from genomoe.tools import hf_export
 from genomoe.tools.convert_checkpoint import main
+from genomoe.training import tensors as training_tensors
 from genomoe.training.checkpoint_files import describe_file
 from tests.unit.tools.exported import debug_model, export, read, write_checkpoint
 
@@ -114,11 +116,45 @@ def test_a_parent_that_may_not_be_written(source: Path, capsys: Capture) -> None
     assert f"{out / 'out'}: cannot be written" in line
 
 
-def test_a_disk_that_refuses(source: Path, tmp_path: Path, capsys: Capture) -> None:
-    """A name too long for the file system stands in for it: every write fails."""
+def test_a_name_that_is_too_long(source: Path, tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / ("x" * 250)
     line = refused(capsys, out, "export", str(source / "checkpoint"), str(out))
     assert "File name too long" in line
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (OSError(28, "No space left on device"), "not written: [Errno 28] No space left on device"),
+        (KeyboardInterrupt(), "interrupted; nothing was written"),
+    ],
+)
+def test_a_disk_that_fills_up_half_way(
+    source: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
+    words: str,
+) -> None:
+    def full(tensors: Any, path: Path, **options: Any) -> None:
+        path.write_bytes(b"half")
+        raise failure
+
+    monkeypatch.setattr(hf_export, "save_file", full)
+    monkeypatch.setattr(training_tensors, "save_file", full)
+    out = tmp_path / "new" / "out"
+    for command, where in (("export", "checkpoint"), ("import", "hf")):
+        assert words in refused(capsys, out, command, str(source / where), str(out), code=1)
+        assert names(tmp_path) == []
+
+
+def test_remains_of_a_killed_command_are_replaced(source: Path, tmp_path: Path) -> None:
+    (tmp_path / ".out.partial").mkdir()
+    (tmp_path / ".out.partial" / "stray.safetensors").write_text("x")
+    export(source / "checkpoint", tmp_path / "out")
+    assert names(tmp_path) == ["out"]
+    assert names(tmp_path / "out") == names(source / "hf")
 
 
 def test_an_empty_folder_is_filled(
