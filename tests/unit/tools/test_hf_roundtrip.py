@@ -108,6 +108,7 @@ def test_bfloat16(topology: Any, tmp_path: Path) -> None:
     folder = export(checkpoint, tmp_path / "half", "--dtype", "bfloat16")
     half = exported_tensors(folder)
     assert_same(half, {name: tensor.bfloat16() for name, tensor in whole.items()})
+    assert read(folder / "config.json")["torch_dtype"] == "bfloat16"
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
     assert theirs.dtype == torch.bfloat16
     again = export(imported(folder, tmp_path / "back"), tmp_path / "again", "--dtype", "bfloat16")
