@@ -25,9 +25,9 @@ class ModelConfig:
     num_query_groups: int = 4
     """Key/value heads (grouped-query attention); divides the query heads."""
     num_moe_experts: int = 4
-    """Experts of each layer; 0 makes the layer dense."""
+    """Experts of each layer, 2 or more; 0 makes the layer dense."""
     moe_router_topk: int = 2
-    """Experts that each token visits."""
+    """Experts that each token visits, 2 or more."""
     moe_ffn_hidden_size: int = 256
     """Inner width of one expert (SwiGLU: three matrices)."""
     ffn_hidden_size: int = 512
@@ -91,13 +91,16 @@ class ModelConfig:
             self.num_query_groups,
             f"a divisor of num-attention-heads {self.num_attention_heads}",
         )
-        _require(self.num_moe_experts >= 0, "num-moe-experts", self.num_moe_experts, "0 or more")
-        if self.num_moe_experts:
+        experts = self.num_moe_experts
+        _require(experts == 0 or experts >= 2, "num-moe-experts", experts, "2 or more, 0 for dense")
+        if self.is_moe:
+            # A token's gates sum to 1: alone, a gate is 1 whatever the router says, and the router
+            # would learn nothing.
             _require(
-                1 <= self.moe_router_topk <= self.num_moe_experts,
+                2 <= self.moe_router_topk <= experts,
                 "moe-router-topk",
                 self.moe_router_topk,
-                f"1 to {self.num_moe_experts} (the experts)",
+                f"2 to {experts} (the experts)",
             )
         _require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "0 to below 1")
         scale = self.rotary_position_scale

@@ -146,8 +146,9 @@ def model_config(described: Mapping[str, Any], *, vocab_size: int) -> ModelConfi
             "moe_ffn_hidden_size": feed_forward,
             "moe_aux_loss_coeff": _number(described, "router_aux_loss_coef", 1e-3),
         }
-        if shape["num_moe_experts"] < 1:
-            raise ValueError("num_local_experts is 0: use 1 or more, or a dense model type")
+        if shape["num_moe_experts"] < 2:
+            found = shape["num_moe_experts"]
+            raise ValueError(f"num_local_experts is {found}: use 2 or more, or a dense model type")
         if shape["moe_router_topk"] < 2:  # megatron-core's router normalises over two or more
             raise ValueError(f"num_experts_per_tok is {shape['moe_router_topk']}: use 2 or more")
     else:

@@ -88,7 +88,7 @@ def test_unknown_flag(refused: Any) -> None:
         (("--optimizer.lr", "nan"), ("optimizer.lr is nan",)),
         (("--model.num-query-groups", "3"), ("model.num-query-groups is 3",)),
         (("--model.num-attention-heads", "0"), ("model.num-attention-heads is 0",)),
-        (("--model.moe-router-topk", "9"), ("model.moe-router-topk is 9", "1 to 4")),
+        (("--model.moe-router-topk", "9"), ("model.moe-router-topk is 9", "2 to 4")),
         (("--parallel.wrap", "zero"), ("--parallel.wrap", "zero")),
         (("--parallel.timeout-seconds", "0"), ("parallel.timeout-seconds is 0",)),
         (("--model.expert-backend", "te_grouped"), ("te_grouped", "use sequential")),

@@ -43,13 +43,15 @@ from genomoe.models.config import ModelConfig
             "divisor of num-attention-heads 4",
         ),
         ({"num_query_groups": 0}, "model.num-query-groups is 0: use", "divisor"),
-        ({"num_moe_experts": -1}, "model.num-moe-experts is -1: use", "0 or more"),
+        ({"num_moe_experts": -1}, "model.num-moe-experts is -1: use", "2 or more, 0 for dense"),
+        ({"num_moe_experts": 1}, "model.num-moe-experts is 1: use", "2 or more, 0 for dense"),
+        ({"moe_router_topk": 1}, "model.moe-router-topk is 1: use", "2 to 4"),
         (
             {"num_moe_experts": 4, "moe_router_topk": 5},
             "model.moe-router-topk is 5: use",
-            "1 to 4",
+            "2 to 4",
         ),
-        ({"moe_router_topk": 0}, "model.moe-router-topk is 0: use", "1 to 4"),
+        ({"moe_router_topk": 0}, "model.moe-router-topk is 0: use", "2 to 4"),
         ({"dropout": 1.0}, "model.dropout is 1.0: use", "0 to below 1"),
         ({"dropout": -0.1}, "model.dropout is -0.1: use", "0 to below 1"),
         (
